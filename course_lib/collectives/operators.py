@@ -149,11 +149,7 @@ def all_to_all(part: Tensor, cut: int, joined: int, group: Group = None) -> Tens
 def own_part(whole: Tensor, dim: int, group: Group = None, blocks: int = 1) -> Tensor:
     """A copy of this rank's part along `dim` (a view would keep the whole alive).
 
-    Args:
-        whole: the whole tensor.
-        dim: the dim that is cut.
-        group: the ranks that share the tensor.
-        blocks: cut each of so many equal blocks along `dim`; queries, keys and values are three blocks of one weight.
+    With `blocks`, of each of so many equal blocks along `dim`: queries, keys and values are three blocks of one weight.
 
     Raises:
         ValueError: the dim, or a block of it, does not divide by the number of ranks.

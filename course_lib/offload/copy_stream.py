@@ -24,10 +24,7 @@ from course_kit.units import Bytes
 
 
 class BandwidthLimit:
-    """A limit on bytes per second for transfers that would be faster; they pass one after the other.
-
-    Args:
-        bytes_per_s: the limit; None for no limit.
+    """A limit on bytes per second (or None) for transfers that would be faster; they pass one after the other.
 
     Raises:
         ValueError: a bandwidth that is not positive.

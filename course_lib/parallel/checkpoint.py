@@ -110,13 +110,9 @@ class Checkpoints:
         return self.load() if self._agreed_steps() else {"step": 0}
 
     def load(self, step: int | None = None) -> dict[str, Any]:
-        """Put model, optimizer, `others` and random state back; a rank beyond those of the save begins a new stream.
+        """Put model, optimizer, `others` and random state back, from the newest checkpoint or that of `step`.
 
-        Args:
-            step: the checkpoint's; None for the newest.
-
-        Returns:
-            The position that `save` was given, with `step`.
+        A rank beyond those of the save begins a new stream. Returns the position that `save` was given, with `step`.
 
         Raises:
             ValueError: there is no such checkpoint, or it is of another model.

@@ -279,12 +279,8 @@ def plan_buckets(
     """Plan buckets: parameter numbers, in the order in which the backward pass finishes their gradients.
 
     A bucket is closed as soon as it holds `bucket_bytes` or more (with 1, each parameter has its own); it holds one
-    dtype and one device. Buckets come in the order in which they get full.
-
-    Args:
-        parameters: tensors that get a gradient.
-        bucket_bytes: a bucket's least size.
-        order: parameter numbers as their gradients are expected; None for the reverse of `parameters`.
+    dtype and one device. Gradients are expected in `order`, by default in the reverse of `parameters`; buckets come in
+    the order in which they get full.
 
     Raises:
         ValueError: `bucket_bytes` is not positive.

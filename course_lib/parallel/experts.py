@@ -298,12 +298,7 @@ class Holding(NamedTuple):
 
 
 def holdings(mesh: Mesh, config: ExpertConfig, tokens: int) -> list[Holding]:
-    """Each rank's part, in rank order, as `ParallelExperts` cuts.
-
-    Args:
-        mesh: a mesh with some of `AXES`.
-        config: the layer.
-        tokens: tokens of the whole batch.
+    """Each rank's part of a layer and of a batch of `tokens`, in rank order, as `ParallelExperts` cuts.
 
     Raises:
         ValueError: an axis that cuts nothing here, or a number that does not divide.

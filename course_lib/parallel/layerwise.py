@@ -164,11 +164,9 @@ def units_of(module: nn.Module) -> list[nn.Module]:
 
 
 def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[list[int]]:
-    """The numbers of each unit's parameters; those in no unit, or in several, are the root's.
+    """The numbers of each unit's parameters; those in no unit, or in several, belong to the root.
 
-    Args:
-        modules: the units; the first is the root and contains the others.
-        parameters: the root's.
+    The first of `modules` is the root: it contains the others, and `parameters` are all of its own.
 
     Raises:
         ValueError: one unit lies in another, or is given twice.

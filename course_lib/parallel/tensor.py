@@ -164,16 +164,12 @@ def cut_block(block: Block, group: Group = None, sequence_parallel: bool = False
 
 
 class SplitDropout(nn.Module):
-    """Dropout of a part: draws the mask of the whole tensor, as the unsplit layer does, and uses its own part.
+    """Dropout of a part, cut along `dim`: draws the mask of the whole tensor, as the unsplit layer does, and uses its
+    own part of it. With None for `dim`, every rank has all of the tensor.
 
     So a split model drops the unsplit model's elements, as long as the ranks' random states are the same when a step
     begins: seed them by (seed, step). Masks drawn for the part alone would be the same on every rank: then head 0 and
     head 4 always lose the same weights.
-
-    Args:
-        p: probability of zeroing.
-        dim: the dim along which the input is cut; None if every rank has all of it.
-        group: the ranks that share the tensor.
     """
 
     def __init__(self, p: float, dim: int | None, group: Group = None) -> None:

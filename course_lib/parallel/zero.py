@@ -360,12 +360,9 @@ def shard_slices(sizes: Sequence[int], ranks: int, rank: int) -> list[tuple[slic
 
 
 def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype) -> Callable[[], Tensor]:
-    """Begin to add up all ranks' vectors; the result is a function that waits for this rank's part of the sum.
+    """Begin to add up all ranks' vectors, in `dtype`; the result is a function that waits for this rank's part.
 
-    Args:
-        flat: this rank's vector, whose length the number of ranks divides; it must not change meanwhile.
-        group: the ranks that take part.
-        dtype: the sum's.
+    The number of ranks divides the length of `flat`, which must not change meanwhile.
     """
     # gloo makes an all-reduce of a reduce-scatter, twice the bytes: collect the own part's terms, and add them here
     is_gloo, ranks = dist.get_backend(group) == "gloo", dist.get_world_size(group)

@@ -17,15 +17,10 @@ from course_lib.model.gpt import GPT, GPTConfig
 
 
 class GPTStage(GPT):
-    """Some consecutive layers of a GPT. Parameters have the whole model's names and values.
+    """Some consecutive layers of a GPT, by number. Parameters have the names and values of the whole model of `config`.
 
     With tied embeddings the last stage holds a copy of the token embedding, for the head. Both copies begin equal, and
     stay so if both take their steps with the sum of the two gradients (`Pipeline` sees to it).
-
-    Args:
-        config: the whole model's.
-        layers: the numbers of this stage's layers.
-        seed, dtype: as for `GPT`.
 
     Raises:
         ValueError: the model has no such layers.
@@ -76,11 +71,7 @@ def partition_layers(costs: Sequence[float], stages: int) -> list[range]:
     """Consecutive layers for each stage, so that the most expensive stage costs as little as possible.
 
     A pipeline goes at the pace of its slowest stage: equal numbers of layers are not equal costs, since a head over a
-    large vocabulary takes as long as several blocks.
-
-    Args:
-        costs: the layers' costs, in order (`layer_seconds` measures them).
-        stages: the number of stages.
+    large vocabulary takes as long as several blocks. (`layer_seconds` measures the costs.)
 
     Raises:
         ValueError: there are fewer layers than stages.

@@ -35,16 +35,10 @@ class Action(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The tensor from a neighbouring stage that an action needs.
-
-    Attributes:
-        what: "activation" for an F, "gradient" for a B or BW.
-        stage: the stage that needs the tensor.
-        micro_batch: the micro-batch that the tensor belongs to.
-    """
+    """The tensor from a neighbouring stage that an action needs, an F an activation, a B or BW a gradient."""
 
     what: Literal["activation", "gradient"]
-    stage: int
+    stage: int  # that needs the tensor
     micro_batch: int
 
     def __str__(self) -> str:

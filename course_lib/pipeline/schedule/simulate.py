@@ -130,9 +130,7 @@ class Gantt:
 def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
     """Play a schedule: each action starts as soon as its rank is free and its message is there.
 
-    Args:
-        schedule: a valid one.
-        costs: of each kind of action; None for `unit_costs`.
+    Actions cost `unit_costs`, unless `costs` says otherwise.
 
     Raises:
         ValueError: the schedule cannot be carried out; all reasons.

@@ -22,10 +22,8 @@ WAITS_FOR_ITSELF = "rank {rank} wants to do {action}, for which it makes {messag
 def problems(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
     """List every reason why ranks cannot carry out a schedule, or get wrong gradients from it.
 
-    Args:
-        schedule: any.
-        blocking_sends: look for deadlocks of ranks that wait in each send for its receive, as `dist.send` may. The
-            course's executor does not wait, and so fewer schedules deadlock.
+    With `blocking_sends` the ranks wait in each send for its receive, as `dist.send` may. The course's executor does
+    not wait, and so fewer schedules deadlock.
     """
     found = misplaced(schedule) + miscounted(schedule)
     found = found or too_early(schedule)  # needs one place for each action
