@@ -141,12 +141,7 @@ class PipelineMessages:
         peer.posted.append((message, place, buffer, work))
 
     def _accept_next(self, peer: PeerQueue) -> None:
-        if self._blocking:
-            _, message = peer.expected.popleft()
-            self._arrived[message] = buffer = self._empty(message)
-            dist.recv(buffer, group=self._groups[self._rank < peer.rank], group_src=peer.rank)
-            return
-        if not peer.posted:  # an invalid schedule: wait for a message that cannot come
+        if not peer.posted:  # none is posted ahead; or an invalid schedule: wait for a message that cannot come
             self._post(peer)
         message, place, buffer, work = peer.posted.popleft()
         work.wait()
