@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import increment_version
 
-from course_lib.collectives.operators import Group, all_gather_single, all_reduce, reduce_scatter_single
+from course_lib.collectives.operators import Group, all_gather, all_gather_single, all_reduce, reduce_scatter_single
 from course_lib.parallel.data import broadcast_tensors, plan_buckets, watch_gradients
 from course_lib.parallel.guards import GuardedPieces, ShardGradient
 
@@ -395,9 +395,8 @@ def gather_parts(buckets: Iterable[FlatShard], value_of: Callable[[LocalShard], 
         for piece in bucket.pieces:
             if (value := value_of(piece)) is not None:
                 own[piece.place] = value
-        whole = own.new_empty(bucket.part * bucket.ranks)
-        start_all_gather(whole, own, bucket.group).wait()
-        found |= {number: place.clone() for number, place in zip(bucket.numbers, bucket.places(whole))}
+        whole = bucket.places(all_gather(own, 0, bucket.group))
+        found |= {number: place.clone() for number, place in zip(bucket.numbers, whole)}
     return found
 
 
