@@ -38,6 +38,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from course_lib.model.seeds import mix
 from course_lib.parallel import saved_shards as shards
+from course_lib.parallel.hybrid import AnyOptimizer
 from course_lib.parallel.saved_shards import Shard
 from course_lib.parallel.zero import ZeroOptimizer
 
@@ -59,9 +60,8 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: str | Path, model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer, keep: int = 2,
-        **others: Any,
-    ) -> None:  # fmt: skip
+        self, folder: str | Path, model: nn.Module, optimizer: AnyOptimizer, keep: int = 2, **others: Any
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint must stay")
         shards.saved_shards_of(model, optimizer)  # says so now, if they do not belong together

@@ -27,9 +27,9 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from course_lib.parallel.data import buffers_of
-from course_lib.parallel.hybrid import HybridParallel
+from course_lib.parallel.hybrid import AnyOptimizer, HybridParallel
 from course_lib.parallel.tensor_gpt import ParallelGPT, shardings
-from course_lib.parallel.zero import LocalShard, ZeroOptimizer
+from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 
 
@@ -78,16 +78,21 @@ def part_name(stage: nn.Module, name: str) -> str:
     return f"/part {dist.get_rank(module.group) + 1} of {dist.get_world_size(module.group)}"
 
 
-def saved_shards_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer) -> list[SavedShard]:
+def saved_shards_of(model: nn.Module, optimizer: AnyOptimizer) -> list[SavedShard]:
     """The shards that this rank stores; with a model and an optimizer that cut nothing, all of the model.
 
     Raises:
         ValueError: the optimizer updates a tensor that is not in the model.
     """
-    tensors, sharded = whole_tensors(model), sharded_parameters(model, optimizer)
-    is_zero = isinstance(optimizer, ZeroOptimizer)
-    trained = optimizer.parameters if is_zero else [p for group in optimizer.param_groups for p in group["params"]]
+    tensors = whole_tensors(model)
     names = {id(tensor): name for name, tensor in tensors.items()}
+    # sharded: parameters that are cut over the ranks of data parallelism, and this rank's shards, by the same numbers
+    if isinstance(optimizer, ZeroOptimizer):
+        trained, sharded = optimizer.parameters, [(optimizer.parameters, optimizer.pieces)]
+    else:
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parts = [each for each in model.modules() if isinstance(each, Zero3)]
+        sharded = [(list(each.module.parameters()), each.pieces) for each in parts]
     known = {*names, *(id(piece.value) for _, pieces in sharded for piece in pieces)}
     if strange := [tuple(p.shape) for p in trained if id(p) not in known]:
         raise ValueError(f"the optimizer updates what the model does not have, shapes {strange}; give its own model")
@@ -98,16 +103,6 @@ def saved_shards_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Opt
             parameter = parameters[number]
             saved.append(SavedShard(names[id(parameter)], parameter.shape, inside.start, value))
     return saved
-
-
-def sharded_parameters(
-    model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer
-) -> list[tuple[list[nn.Parameter], list[LocalShard]]]:
-    """The parameters that are cut over the ranks of data parallelism, and this rank's shards, by the same numbers."""
-    if isinstance(optimizer, ZeroOptimizer):
-        return [(optimizer.parameters, optimizer.pieces)]
-    parts = [each for each in model.modules() if isinstance(each, Zero3)]
-    return [(list(each.module.parameters()), each.pieces) for each in parts]
 
 
 def shards_of(saved: list[SavedShard], rule: torch.optim.Optimizer) -> dict[str, Any]:
