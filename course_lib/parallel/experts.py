@@ -42,9 +42,6 @@ from course_lib.model.experts import Choice, ExpertConfig, ExpertMLP, Routing
 from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.tensor import add_up_gradients
 
-Slots = Int[Tensor, " rows"]
-"""A token's choice: number token · k + choice."""
-
 
 class ParallelExperts(nn.Module):
     """This rank's experts, a whole router, and the way between. All ranks of the groups must construct and call it.
@@ -99,7 +96,7 @@ class ParallelExperts(nn.Module):
         gates_R = choice.gates_Tk.flatten().index_select(0, slots).to(x.dtype)
         return torch.zeros_like(x_TD).index_add(0, tokens, out_RD * gates_R[:, None]).view_as(x)
 
-    def admit(self, choice: Choice) -> Slots:
+    def admit(self, choice: Choice) -> Int[Tensor, " rows"]:
         """Agree on `plan` and `routing` with the other ranks; return this rank's kept choices, expert by expert."""
         experts, k = self.config.experts, self.config.top_k
         # sorts by expert first, then by choice: all first choices of an expert before any second one
