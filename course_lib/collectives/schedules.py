@@ -191,12 +191,11 @@ WHOLE = ("direct", "manager", "tree")
 def hold(schedules: list[Schedule], start: Holding) -> list[Holding]:
     """List every rank's holding before the first round and after each one, if rank r follows `schedules[r]`.
 
-    Args:
-        schedules: one for each rank, all of the same length.
-        start: the holding at the beginning. For an all-reduce: `Counter({rank: 1})` for each part.
+    For an all-reduce, `start` has a `Counter({rank: 1})` for each part.
 
     Raises:
-        ValueError: a send or a receive has no other end in its round; real ranks would hang there.
+        ValueError: schedules differ in length; or a send or a receive has no other end in its round, where real ranks
+            would hang.
     """
     if len({len(schedule) for schedule in schedules}) > 1:
         raise ValueError(f"the ranks have {[len(s) for s in schedules]} rounds; give all of them the same number")

@@ -47,10 +47,7 @@ class BandwidthLimit:
 
 
 class CopyStream:
-    """Copies by a thread of its own, in the order of the requests.
-
-    Args:
-        bytes_per_s: the bandwidth; None for the machine's own.
+    """Copies by a thread of its own, in the order of the requests, at `bytes_per_s` (None: at the machine's own).
 
     Attributes:
         carried: bytes that have arrived so far.

@@ -92,10 +92,7 @@ def ring_attention(
     least fp32, under `autocast` too (not under a `CastPolicy`); gradients of keys and values travel, and are added
     up, in the dtype of the keys.
 
-    Args:
-        q_BHsK, k_BHsK, v_BHsK: queries, keys and values of this rank's tokens, as `own_tokens` orders them.
-        order: the order in which the sequence was cut.
-        group: the ranks that share the sequence.
+    A rank's tokens are those of `own_tokens`, cut in the same order.
     """
     return _RingAttention.apply(q_BHsK, k_BHsK, v_BHsK, order, group)
 

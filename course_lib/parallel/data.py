@@ -115,8 +115,7 @@ class BucketedDataParallel(NaiveDataParallel):
     are then packed anew in that order, once (an extra broadcast of 8 bytes per parameter).
 
     Args:
-        module: as in `NaiveDataParallel`.
-        group: the ranks that hold a replica.
+        module, group: as in `NaiveDataParallel`.
         bucket_bytes: a bucket is closed once it holds so many bytes of gradients. The default, 25 MiB, is also
             DistributedDataParallel's; on your network, measure.
         overlap: send during the backward pass; False keeps everything for `synchronize`.

@@ -229,12 +229,8 @@ def refuse_another_model(
 ) -> None:
     """Raise a ValueError that names what differs, if `metadata` is not that of such a model with such `others`.
 
-    A model on another number of tensor ranks is another one: its parts are saved as tensors of their own.
-
-    Args:
-        metadata, where: the checkpoint's metadata and folder.
-        shapes_here: the shapes of the model's tensors that have an element, those of all ranks.
-        others: the objects beside model and optimizer, by name.
+    `shapes_here` are those of all ranks' tensors that have an element. A model on another number of tensor ranks is
+    another one: its parts are saved as tensors of their own.
     """
     shapes = {name.partition("/"): tuple(shape) for name, shape in metadata.planner_data["shapes"].items()}
     found: dict[str, Any] = {name: shape for (kind, _, name), shape in shapes.items() if kind == "weights"}

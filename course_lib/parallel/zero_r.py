@@ -37,12 +37,7 @@ class Kept(NamedTuple):
 
 
 class CheckpointMemory:
-    """One piece of memory for all checkpoints of a step.
-
-    Args:
-        elements: elements of a rank's parts of all checkpoints together.
-        dtype, device: the checkpoints'.
-    """
+    """One piece of memory for all checkpoints of a step, of as many elements as a rank's parts of them have."""
 
     def __init__(
         self, elements: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -75,11 +70,8 @@ def recompute_part(
     Values and gradients are those of `recompute`, bit for bit. Held until the backward pass: 1/t of x, padded to equal
     parts. Bytes sent by each rank besides what `fn` sends: (t-1)/t of x, in the backward pass.
 
-    Args:
-        fn: a module or function, such as a block that is cut over the group.
-        x: the same on all ranks of the group; any shape.
-        group: the tensor ranks; None for all.
-        memory: has room for the parts; None for new memory for each.
+    `group` are the tensor ranks: `fn` may be a block that is cut over them, and `x`, of any shape, is the same on all.
+    `memory` has room for the parts; with None each gets new memory.
 
     Raises:
         ValueError: the memory has no room, or was cleared before the backward pass; and as `recompute`.
