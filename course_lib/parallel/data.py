@@ -212,7 +212,7 @@ class BucketedDataParallel(NaiveDataParallel):
         seen = set(arrived)
         order = arrived + [n for n in reversed(range(len(self._trainable))) if n not in seen]
         shared = torch.tensor(order, device=self._trainable[0].device)
-        dist.broadcast(shared, src=_first_rank(self.group), group=self.group)
+        dist.broadcast(shared, group_src=0, group=self.group)
         return shared.tolist()
 
 
@@ -342,7 +342,7 @@ def broadcast_tensors(tensors: Sequence[Tensor], group: Group = None) -> None:
     """Give tensors the values of the group's first rank, in place, contiguous or not. All ranks must call."""
     for tensor in tensors:
         values = tensor.detach().contiguous()
-        dist.broadcast(values, src=_first_rank(group), group=group)
+        dist.broadcast(values, group_src=0, group=group)
         if values.data_ptr() != tensor.data_ptr():  # contiguous() has made a copy
             tensor.detach().copy_(values)
 
@@ -351,11 +351,6 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     """The buffers that a state dict has: not those of `persistent=False`, which the constructor makes again."""
     saved = module.state_dict(keep_vars=True)
     return {name: buffer for name, buffer in module.named_buffers() if name in saved}
-
-
-def _first_rank(group: Group) -> int:
-    """The global number of the group's rank 0."""
-    return 0 if group is None else dist.get_global_rank(group, 0)
 
 
 @dataclass(frozen=True)
