@@ -184,7 +184,7 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
             if len(dtypes := {parameter.dtype for parameter in parameters}) > 1:
                 raise ValueError(f"the parameters of unit {place} have dtypes {dtypes}: one file has one dtype")
         made = [DiskOffloadUnit(place, parameters, disk, adamw) for place, parameters in enumerate(planned)]
-        super().__init__(module, modules, made, prefetch)
+        super().__init__(modules, made, prefetch)
         self.disk = disk
         self._kinds = [f"{p.dtype} {tuple(p.shape)} in unit {n}" for n, each in enumerate(planned) for p in each]
         self._backward: Literal["none", "begun", "over"] = "none"

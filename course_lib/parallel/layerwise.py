@@ -55,8 +55,7 @@ class LayerwiseModule(nn.Module, Generic[U]):
     root unit has all other weights, and is there during the whole forward and backward pass.
 
     Args:
-        module: the whole module.
-        modules: the root, which is `module`, and those that come and go one at a time, in the order of their use.
+        modules: the whole module, the root, and those that come and go one at a time, in the order of their use.
         units: one for each of `modules`.
         prefetch: ask for the next unit's weights while one is at work.
 
@@ -64,9 +63,9 @@ class LayerwiseModule(nn.Module, Generic[U]):
         ValueError: in the forward pass, if a unit trains and no tensor of its result requires a gradient.
     """
 
-    def __init__(self, module: nn.Module, modules: Sequence[nn.Module], units: Sequence[U], prefetch: bool) -> None:
+    def __init__(self, modules: Sequence[nn.Module], units: Sequence[U], prefetch: bool) -> None:
         super().__init__()
-        self.module, self.units, self.prefetch = module, units, prefetch
+        self.module, self.units, self.prefetch = modules[0], units, prefetch
         self._is_backward = False
         self._calls = 0
         self._call = [0] * len(units)  # the number of each unit's last forward pass

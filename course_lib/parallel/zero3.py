@@ -113,7 +113,7 @@ class Zero3(LayerwiseModule["Unit"]):
         modules = [module, *(units_of(module) if units is None else units)]  # the root takes what is in no unit
         plan = plan_units(modules, parameters)
         sharded = [Unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
-        super().__init__(module, modules, sharded, prefetch)
+        super().__init__(modules, sharded, prefetch)
         self.group, self.replicas, self._trainable = group, replicas, trainable
         self._names = [name for name, _ in module.named_parameters()]
         self._bucket_of = {number: bucket for bucket in self.buckets for number in bucket.numbers}
