@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 import torch.distributed as dist
 
 
@@ -50,19 +50,14 @@ class Mesh:
         """A rank's position along each axis; a ValueError if there is no such rank."""
         if not 0 <= rank < self.size:
             raise ValueError(f"rank {rank}: this mesh has {self.size} ranks, which count from 0")
-        places = {}
-        for name, length in reversed(list(self.axes.items())):  # the last axis is the fastest
-            rank, places[name] = divmod(rank, length)
-        return {name: places[name] for name in self.axes}
+        places = np.unravel_index(rank, tuple(self.axes.values()))  # the last axis is the fastest
+        return dict(zip(self.axes, map(int, places)))
 
     def rank(self, **coordinates: int) -> int:
         """The rank at these coordinates, as `coordinates` gives them; a ValueError for others."""
         if coordinates.keys() != self.axes.keys() or any(not 0 <= coordinates[a] < n for a, n in self.axes.items()):
             raise ValueError(f"{coordinates}: give a position for each axis, below its length: {dict(self.axes)}")
-        rank = 0
-        for name, length in self.axes.items():
-            rank = rank * length + coordinates[name]  # digits of a number whose base changes from place to place
-        return rank
+        return int(np.ravel_multi_index([coordinates[name] for name in self.axes], tuple(self.axes.values())))
 
     def groups(self, *names: str) -> list[list[int]]:
         """The groups of ranks that differ in nothing but their positions along these axes, in rank order.
@@ -92,7 +87,7 @@ class Mesh:
             For each panel: the position along the slower axes, and the ranks, row by row.
         """
         *slow, rows, columns = ("", *self.axes) if len(self.axes) == 1 else self.axes  # a single axis is one row
-        panels = torch.arange(self.size).view(-1, self.axes.get(rows, 1), self.axes[columns]).tolist()
+        panels = np.arange(self.size).reshape(-1, self.axes.get(rows, 1), self.axes[columns]).tolist()
         places = itertools.product(*(range(self.axes[name]) for name in slow))
         return [(dict(zip(slow, place)), panel) for place, panel in zip(places, panels, strict=True)]
 
