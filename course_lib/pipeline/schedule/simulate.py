@@ -10,7 +10,6 @@ A run on real ranks fills the same `Gantt` (`gantt_of`), so measured and ideal c
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +135,6 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
         ValueError: the schedule cannot be carried out; all reasons.
     """
     costs = unit_costs(schedule) if costs is None else costs
-    cost_of = functools.cache(costs.of)
     spans: list[list[Span]] = [[] for _ in schedule.actions]
     arrival: dict[Message, float] = {}
     waiting: dict[Message, int] = {}  # message → the rank that can go on when the message is there
@@ -152,7 +150,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
                 waiting[needed] = rank
                 break
             start = free if needed is None else max(free, arrival.pop(needed))  # the later of rank and message
-            free = start + cost_of(action.kind, action.stage)
+            free = start + costs.of(action.kind, action.stage)
             done.append(Span(action, start, free))
             if made is not None:
                 stays = schedule.rank_of(made.stage, made.micro_batch) == rank
