@@ -130,11 +130,8 @@ class ParallelExperts(nn.Module):
 def plan_dispatch(counts_PkE: Int[Tensor, "ranks choices experts"], capacity: int | None) -> DispatchPlan:
     """Fill each expert's places with all first choices, in rank order, then with all second ones.
 
-    That is the order of one device that has all tokens: `model.experts.find_places`.
-
-    Args:
-        counts_PkE: each rank's first, second … choices of each expert, counted.
-        capacity: places of an expert, for the tokens of all ranks together; None for no limit.
+    That is the order of one device that has all tokens: `model.experts.find_places`. `counts_PkE` counts the choices of
+    each rank; an expert has `capacity` places for the tokens of all ranks together, with None no limit.
 
     Raises:
         ValueError: the experts do not divide over the ranks.

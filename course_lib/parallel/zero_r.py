@@ -105,10 +105,7 @@ def average_through(buffer: Tensor, tensors: Iterable[Tensor], group: Group = No
     Small tensors share the buffer, large ones go in pieces. Bytes sent by each rank: those of an all-reduce of all
     elements in the buffer's dtype, in as few messages as the buffer allows.
 
-    Args:
-        buffer: a flat tensor, with an element at least; fp32 where tensors have 16 bits.
-        tensors: contiguous tensors, in the same order on every rank.
-        group: the ranks that take part; None for all.
+    The buffer is flat, and fp32 where tensors have 16 bits; tensors are contiguous, in the same order on every rank.
     """
     if not len(buffer):
         raise ValueError("a buffer without an element given; it needs one or more")
