@@ -44,7 +44,7 @@ def tiled_attention(
     its arguments. It has no second derivative, and `autocast` changes nothing inside (a `CastPolicy` does).
 
     Args:
-        q, k, v: dims before the last two are batch and heads, the same in all three.
+        q, k, v: dims before the last two are batch and heads, the same in all three. Keys of a cache may be narrower.
         causal: whether a query sees no key behind it. Tiles that lie behind are skipped, not masked.
         rows, columns: queries and keys of a tile; sizes need not be multiples.
 
@@ -53,8 +53,8 @@ def tiled_attention(
 
     Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
     """
-    if q.dim() < 2 or not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q, k, v of {q.dtype}, {k.dtype}, {v.dtype}: one floating-point dtype, and two dims or more")
+    if q.dim() < 2 or not all(each.is_floating_point() for each in (q, k, v)):
+        raise ValueError(f"q, k, v of {q.dtype}, {k.dtype}, {v.dtype}: floating-point numbers, of two dims or more")
     if not (q.shape[:-2] == k.shape[:-2] and q.shape[-1] == k.shape[-1] and k.shape == v.shape):
         given = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
         raise ValueError(f"q, k, v of shapes {given}: all but the number of queries must be the same")
