@@ -95,8 +95,7 @@ def block_activations(setup: Setup) -> Bytes:
 
 def block_input(setup: Setup) -> Bytes:
     """Bytes of a block's input on a rank: a number for each of its tokens and each feature."""
-    around = setup.tensor if setup.sequence_parallel else 1
-    return Bytes(setup.weight_bytes * setup.tokens * setup.shape.width // around)
+    return Bytes(setup.weight_bytes * setup.tokens * setup.shape.width // setup.stream_parts)
 
 
 def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0, ends: bool = False) -> Bytes:
@@ -147,23 +146,23 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
     layers = sum(0 < number <= config.layers for number in numbers) if layers is None else layers
     not_negative(layers=layers)
     dropout = isinstance(config, GPTConfig)
-    stream, around = setup.tokens * config.width, setup.tensor if setup.sequence_parallel else 1
+    stream = setup.tokens * config.width
     first, last = (ends and number in numbers for number in (0, config.layers + 1))
-    at_ends = (dropout and first) * stream / around  # the mask of the embeddings' dropout, a byte each
+    at_ends = (dropout and first) * stream / setup.stream_parts  # the mask of the embeddings' dropout, a byte each
     at_ends += last * 4 * (stream + setup.tokens * config.vocab_size) / setup.tensor
-    return Bytes(round(layers * _paper_layer(setup, config, stream, around) + at_ends))
+    return Bytes(round(layers * _paper_layer(setup, config, stream) + at_ends))
 
 
-def _paper_layer(setup: Setup, config: GPTConfig | Architecture, stream: int, around: int) -> float:
-    """Bytes of one layer; `around` is the number of parts of the tensors between the split products."""
+def _paper_layer(setup: Setup, config: GPTConfig | Architecture, stream: int) -> float:
+    """Bytes of one layer, with `stream` elements between the split products on all tensor ranks."""
     if setup.recompute == "full":
         return 2 * stream  # a layer's input, in 16 bits
     if isinstance(config, Architecture):
         keys = setup.tokens * config.kv_heads * config.head_width  # grouped heads: fewer than features
-        hidden = setup.tokens * config.mlp_width
-        return 8 * stream / around + (4 * stream + 4 * keys + (8 if config.gated else 4) * hidden) / setup.tensor
+        hidden = (8 if config.gated else 4) * setup.tokens * config.mlp_width
+        return 8 * stream / setup.stream_parts + (4 * stream + 4 * keys + hidden) / setup.tensor
     scores = 0 if setup.recompute == "selective" else 5 * config.heads * setup.tokens * setup.seq  # 5 = 2 + 1 + 2 bytes
-    return 10 * stream / around + (24 * stream + scores) / setup.tensor
+    return 10 * stream / setup.stream_parts + (24 * stream + scores) / setup.tensor
 
 
 def kv_cache(

@@ -206,8 +206,7 @@ def _step(setup: Setup, name: str) -> int:
     if name == "width":
         pairs = 2 if setup.gpt.positions == "rotary" else 1  # a head's features are turned in pairs
         return setup.gpt.heads * pairs
-    both = setup.tensor if setup.sequence_parallel else 1
-    return {"batch_size": setup.data * setup.expert, "seq": setup.context * both}.get(name, 1)
+    return {"batch_size": setup.data * setup.expert, "seq": setup.context * setup.stream_parts}.get(name, 1)
 
 
 def _with(setup: Setup, name: str, value: int) -> Setup:

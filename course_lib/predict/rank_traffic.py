@@ -182,7 +182,7 @@ def _key_and_value(setup: Setup) -> int:
 def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Forward to the next stage, backward to the one before."""
     neighbours = (0 not in layers) + (setup.shape.layers + 1 not in layers)
-    boundary = _stream(setup) // (setup.tensor if setup.sequence_parallel else 1)  # each tensor rank sends its part
+    boundary = _stream(setup) // setup.stream_parts  # each tensor rank sends its part
     yield Call("pipe", "send", boundary, neighbours, setup.pipeline)
     if setup.shape.tied and neighbours == 1:  # the first stage or the last: each has the table
         tables = [pair for pair in parameters if pair[0].name == "token_embedding.weight"]

@@ -75,14 +75,9 @@ def refuse_uncounted(setup: Setup) -> None:
         )
 
 
-def _between(setup: Setup, elements: int) -> int:
-    """A rank's elements of a tensor between the split products: all, or those of its part of the sequence."""
-    return elements // setup.tensor if setup.sequence_parallel else elements
-
-
 def _stream(setup: Setup, name: str) -> Saved:
     """A number for each token and feature, between the split products."""
-    return name, _between(setup, setup.tokens * setup.shape.width), setup.weight_bytes
+    return name, setup.tokens * setup.shape.width // setup.stream_parts, setup.weight_bytes
 
 
 def _noise(setup: Setup, name: str, elements: int) -> Iterator[Saved]:
@@ -105,7 +100,7 @@ def _embedded(setup: Setup) -> Iterator[Saved]:
 
 def _predicted(setup: Setup) -> Iterator[Saved]:
     """The final norm, of whose result each rank has its features; log-probabilities in 32 bits; the mean's divisor."""
-    own = _between(setup, setup.tokens)
+    own = setup.tokens // setup.stream_parts
     yield from _norm(setup, "final_norm", setup.tokens * setup.shape.width // setup.tensor)
     yield "log_probabilities", own * setup.shape.vocab_size, FLOAT  # softmax's gradient is a function of them
     yield "divisor", 1, FLOAT
@@ -135,7 +130,7 @@ def _block(setup: Setup, layer: int) -> Iterator[Saved]:
 
 def _norm(setup: Setup, name: str, result: int) -> Iterator[Saved]:
     """Its input, numbers of each token, and its result, which the product behind it reads."""
-    element, tokens = setup.weight_bytes, _between(setup, setup.tokens)
+    element, tokens = setup.weight_bytes, setup.tokens // setup.stream_parts
     yield _stream(setup, f"{name}.x")
     if isinstance(setup.shape, GPTConfig) and setup.shape.norm == "layernorm":
         statistic = FLOAT if setup.device == "cuda" else element

@@ -114,7 +114,7 @@ class Setup:
     def _splits(self) -> None:
         """Refuse sizes that do not fit each other."""
         _divides("batch_size", self.batch_size, data=self.data, expert=self.expert)
-        _divides("seq", self.seq, context=self.context, tensor=self.tensor if self.sequence_parallel else 1)
+        _divides("seq", self.seq, context=self.context, tensor=self.stream_parts)
         if self.zero and self.precision == "bf16":
             raise ValueError(
                 f'zero={self.zero} with precision="bf16": under 16-bit weights, ZeRO here keeps an fp32 copy; that is '
@@ -223,6 +223,11 @@ class Setup:
     def tokens(self) -> int:
         """Tokens that one rank has in its model at once: its part of the sequences of a micro-batch."""
         return self.rows * self.seq // self.context  # rows are whole, each sequence is cut
+
+    @property
+    def stream_parts(self) -> int:
+        """Parts into which tensor ranks cut the stream between their products: 1 without `sequence_parallel`."""
+        return self.tensor if self.sequence_parallel else 1
 
     @property
     def world_size(self) -> Count:
