@@ -157,19 +157,14 @@ class CachingAllocator:
                 self.allocate(number, nbytes)
 
     def _free_block(self, size: int) -> tuple[Segment, Block] | None:
-        small = size <= _SMALL
         fitting = [
-            (block.nbytes, number, block.offset)
-            for number, segment in enumerate(self.segments)
-            if segment.small == small
+            (segment, block)
+            for segment in self.segments
+            if segment.small == (size <= _SMALL)
             for block in segment.blocks
             if block.owner is None and block.nbytes >= size
         ]
-        if not fitting:
-            return None
-        _, number, offset = min(fitting)  # the smallest that is large enough; of equals, the oldest segment's
-        segment = self.segments[number]
-        return segment, next(block for block in segment.blocks if block.offset == offset)
+        return min(fitting, key=lambda place: place[1].nbytes, default=None)  # of equals, the oldest segment's
 
     def _new_segment(self, size: int) -> tuple[Segment, Block]:
         nbytes = _SMALL_SEGMENT if size <= _SMALL else _LARGE_SEGMENT if size < _LARGE else _round_up(size, _ROUND)
