@@ -1,7 +1,6 @@
 """A chain of equal layers, of which only every K-th input is kept: the bytes held at each moment, and the layers rerun.
 
-This is the idea of recompute without the model: `film` has one frame for each run of a layer; the peak is the largest.
-`swap_break_even` says when carrying a saved tensor to DRAM and back is faster than computing it again.
+This is the idea of recompute without the model. What is not kept may also be swapped: carried to DRAM and back.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ class Chain:
         """A step of the chain, frame by frame; `every` is K, and None recomputes nothing."""
         frames, start = [], 0
         for phase, layer, boundaries, inside in self._runs(every):
+            shared = self.boundary_bytes if self.keeps_input and boundaries and inside else 0
+            held = Bytes(boundaries * self.boundary_bytes + inside * self.saved_bytes - shared)
             duration = 2 if phase == "backward" else 1
-            held = self._held(boundaries, inside)
             frames.append(Moment(phase, layer, boundaries, inside, held, start, duration))
             start += duration
         return frames
@@ -65,7 +65,7 @@ class Chain:
         With N a multiple of K that is N/K · X + K · A (minus X where `keeps_input`), least near K = sqrt(N · X / A):
         Chen et al. 2016, §4. A shorter last segment is accounted for.
         """
-        return max(self._held(boundaries, inside) for _, _, boundaries, inside in self._runs(every))
+        return max(frame.held for frame in self.film(every))
 
     def _runs(self, every: int | None) -> Iterator[tuple[str, int, int, int]]:
         """(phase, layer, boundaries, inside) in the order in which layers run."""
@@ -81,10 +81,6 @@ class Chain:
             inner = range(first, min(first + every, self.layers))
             yield from (("recompute", layer, segment + 1, layer - first + 1) for layer in inner)
             yield from (("backward", layer, segment + 1, layer - first + 1) for layer in reversed(inner))
-
-    def _held(self, boundaries: int, inside: int) -> Bytes:
-        shared = self.boundary_bytes if self.keeps_input and boundaries and inside else 0
-        return Bytes(boundaries * self.boundary_bytes + inside * self.saved_bytes - shared)
 
 
 def swap_break_even(flops_per_s: float, link_bytes_per_s: float) -> Ratio:
