@@ -102,11 +102,11 @@ def _one_piece(
             late += times * each.elements * each.element_bytes  # born inside the optimizer's first step
     before = {"parameters": held["parameters"], "optimizer": held["optimizer"] - late}
     ledger = AddingLedger(**before, gradients=held["gradients"]) if adding else Ledger(**before)
-    step = _STEPS[setup.recompute](setup.gpt, setup.rows, setup.seq, ledger, setup.weight_bytes, setup.device)
+    step = _STEPS[setup.recompute](setup, ledger)
     step.forward()
     step.backward()
     if setup.optimizer is not None and not adding:
-        optimizer_step(ledger, elements, setup.optimizer, late, setup.weight_bytes, setup.precision == "mixed")
+        optimizer_step(setup, ledger, elements, late)
     return PeakAccount(**{name: Bytes(nbytes) for name, nbytes in ledger.peak.items()}, phase=ledger.peak_phase)
 
 

@@ -82,7 +82,7 @@ def passes(setup: Setup) -> Moments:
     """
     ledger, layers = Watch(), setup.gpt.layers
     kind = _telling(RecomputedLifetimes if setup.recompute == "full" else StepLifetimes, ledger, layers)
-    step = kind(setup.gpt, setup.batch_size, setup.seq, ledger, setup.weight_bytes)
+    step = kind(setup, ledger)
     step.forward()
     ledger.place = "start"
     step.backward()
@@ -104,7 +104,7 @@ def update(setup: Setup) -> Moments:
     elements = [each.elements for each in tensors if each.name.split(".")[:2][-1] in ("0", "weight", "bias")]
     batch = 2 * INT64 * setup.batch_size * setup.seq + FLOAT  # tokens, targets and the loss, which the caller holds
     ledger = Watch(gradients=_bytes_of(setup, "gradients"), temporaries=batch)
-    optimizer_step(ledger, elements, str(setup.optimizer), 0, setup.weight_bytes, setup.precision == "mixed")
+    optimizer_step(setup, ledger, elements)
     seen = ledger.seen.get(("optimizer step", "start"), [])  # nothing, where all happens in place
     return {f"optimizer step, {n}": account for n, account in enumerate(seen)}
 

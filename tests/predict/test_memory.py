@@ -128,7 +128,7 @@ def test_the_list_is_what_the_simulated_step_keeps(switches):
         config = GPTConfig(2, 16, heads, 31, 32, **switches)
         setup = Setup(config, rows, 24, precision=precision, device=device)
         ledger = Ledger()
-        StepLifetimes(config, rows, 24, ledger, setup.weight_bytes, device).forward()
+        StepLifetimes(setup, ledger).forward()
         assert predict.activations(setup) == ledger.alive["activations"]
 
 
@@ -270,7 +270,7 @@ def test_the_peak_of_lesson_sized_models(sizes, batch_size, phase):
 def test_everything_that_is_born_dies_in_the_end():
     for switches in FOLLOWED:
         config, ledger = GPTConfig(3, 16, 2, 31, 32, **switches), Ledger()
-        step = StepLifetimes(config, 3, 24, ledger)
+        step = StepLifetimes(Setup(config, 3, 24), ledger)
         step.forward()
         step.backward()
         batch_and_loss = 2 * 8 * 3 * 24 + 4

@@ -13,33 +13,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from course_lib.model.gpt import GPTConfig
 from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, INT64, Ledger
 from course_lib.predict.lifetimes.tiles import tiles_backward
+from course_lib.predict.setup import Setup
 
 
 class StepLifetimes:
-    """Forward and backward of one GPT, written into a ledger.
+    """Forward and backward of the setup's GPT, written into a ledger.
 
     `x` is the stream that every block adds a `branch` to, and `d_stream` its gradient. Sizes are in bytes and named by
-    their shape, with the letters of `model/gpt.py`: `self.BSD` is a tensor of that shape.
-
-    Args:
-        config, batch_size, seq: what runs.
-        ledger: where births and deaths go.
-        element: bytes of a weight, and of what is computed from it: 4, or 2 for fp16 and bf16.
-        device: whose kernels run, "cpu" or "cuda".
+    their shape, with the letters of `model/gpt.py`: `self.BSD` is a tensor of that shape, as wide as weights.
     """
 
-    def __init__(
-        self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT, device: str = "cpu"
-    ) -> None:
+    def __init__(self, setup: Setup, ledger: Ledger) -> None:
+        config, seq, element = setup.gpt, setup.seq, setup.weight_bytes
         self.config, self.ledger, self.element = config, ledger, element
-        self.seq, self.tokens, self.narrow = seq, batch_size * seq, element < FLOAT
+        self.seq, self.tokens, self.narrow = seq, setup.rows * seq, element < FLOAT
         self.learned, self.explicit = config.positions == "learned", config.attention == "explicit"
         # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough;
         # the view keeps all of q, k and v alive.
-        self.views = batch_size == 1 or config.heads == 1
+        self.views = setup.rows == 1 or config.heads == 1
         self.BSD, self.BSF, self.BSV = (
             element * self.tokens * n for n in (config.width, config.mlp_width, config.vocab_size)
         )
@@ -48,7 +41,7 @@ class StepLifetimes:
         self.BHSS = element * self.tokens * config.heads * seq
         self.D, self.SD = element * config.width, element * seq * config.width
         self.VD = element * config.vocab_size * config.width
-        self.statistic_BS = (FLOAT if device == "cuda" else element) * self.tokens
+        self.statistic_BS = (FLOAT if setup.device == "cuda" else element) * self.tokens
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
@@ -294,35 +287,32 @@ class RecomputedLifetimes(StepLifetimes):
         self._summand_is_held = False
 
 
-def optimizer_step(
-    ledger: Ledger, parameters: Sequence[int], optimizer: str, new_state: int, element: int = FLOAT,
-    master: bool = False,
-) -> None:  # fmt: skip
+def optimizer_step(setup: Setup, ledger: Ledger, parameters: Sequence[int], new_state: int = 0) -> None:
     """Adam divides by the root of its variance, one parameter after the other; SGD works in place.
 
+    In "mixed" the step is `precision.MasterWeights`' own, which widens each gradient to fp32 first; else it is that of
+    `torch.optim`.
+
     Args:
-        ledger: where births and deaths go.
+        setup, ledger: what is trained, and where births and deaths go.
         parameters: elements of every parameter tensor, in the model's own order.
-        optimizer: "adam", "momentum" or "sgd".
         new_state: bytes of state that this step creates.
-        element: bytes of a weight.
-        master: whether the step is `precision.MasterWeights`' own, which widens each gradient to fp32 first; else it
-            is that of `torch.optim`.
     """
     ledger.phase = "optimizer step"
-    if master:
+    if setup.precision == "mixed":
         per_element = new_state // sum(parameters)  # 12 bytes for Adam, at its first step; 0 later
         for elements in parameters:  # moments are born one parameter at a time, too
             ledger.make(wide_gradient=FLOAT * elements)
             ledger.add("optimizer", state=per_element * elements)
-            if optimizer == "adam":
+            if setup.optimizer == "adam":
                 ledger.make(root=FLOAT * elements)
                 ledger.make(divisor=FLOAT * elements)
                 ledger.free("root", "divisor")
             ledger.free("wide_gradient")
         return
     ledger.add("optimizer", state=new_state)
-    if optimizer == "adam":
+    if setup.optimizer == "adam":
+        element = setup.weight_bytes
         for previous, elements in pairwise([0, *parameters]):
             # The last divisor lives until the next one takes its name.
             ledger.make(last_divisor=element * previous, root=element * elements)
