@@ -27,7 +27,7 @@ class StepLifetimes:
 
     def __init__(self, setup: Setup, ledger: Ledger) -> None:
         config, seq, element = setup.gpt, setup.seq, setup.weight_bytes
-        self.config, self.ledger, self.element = config, ledger, element
+        self.setup, self.config, self.ledger, self.element = setup, config, ledger, element
         self.seq, self.tokens, self.narrow = seq, setup.rows * seq, element < FLOAT
         self.learned, self.explicit = config.positions == "learned", config.attention == "explicit"
         # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough;
@@ -212,8 +212,7 @@ class StepLifetimes:
         ledger = self.ledger
         if not self.explicit:
             if self.config.attention == "tiled":
-                pair = self.BHS // self.seq  # a number of every head
-                tiles_backward(ledger, self.seq, self.config.head_width, pair, self.BSD, self.views, self.narrow)
+                tiles_backward(self.setup, ledger, self.views)
             else:
                 ledger.make(d_q=self.BSD, d_k=self.BSD, d_v=self.BSD)
             ledger.free("d_mixed", "qkv", "mixed", "log_sum_exp")

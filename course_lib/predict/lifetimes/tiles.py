@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from course_lib.model.tiled_attention import ROWS, pieces
-from course_lib.predict.lifetimes.ledger import BOOL, Ledger
+from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, Ledger
+from course_lib.predict.setup import Setup
 
 
-def tiles_backward(ledger: Ledger, seq: int, head: int, pair: int, stream: int, views: bool, narrow: bool) -> None:
+def tiles_backward(setup: Setup, ledger: Ledger, views: bool) -> None:
     """From `d_mixed` to `d_q`, `d_k` and `d_v`. Scores and their gradient live until the next tile's take their names.
 
-    (In the forward pass less is alive.)
-
-    Args:
-        ledger: takes the births and deaths.
-        seq, head: positions; features of a head.
-        pair: bytes of one fp32 number of every head of the batch.
-        stream: bytes of what a gradient of q takes in the format of q.
-        views: whether q, k and v are views of one product.
-        narrow: whether they have 16 bits, so that each tile is widened.
+    (In the forward pass less is alive.) `views` says whether q, k and v are views of one product.
     """
-    row, every = pair * head, [*pieces(seq, ROWS)]
+    seq, narrow = setup.seq, setup.weight_bytes < FLOAT  # where q, k and v have 16 bits, each tile is widened
+    pair = FLOAT * setup.rows * setup.gpt.heads  # bytes of one fp32 number of every head of the batch
+    row, every = pair * setup.gpt.head_width, [*pieces(seq, ROWS)]
     copied, few = 0 if views else row, every[:3] + every[3:][-2:]  # those between are like the third
+    stream = setup.weight_bytes * setup.tokens * setup.gpt.width
     ledger.make(sums=2 * pair * seq, d_q=row * seq, d_k=stream, d_v=stream)
     for place, keys in enumerate(few):
         m = keys.stop - keys.start
