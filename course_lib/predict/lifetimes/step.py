@@ -97,21 +97,18 @@ class StepLifetimes:
             ledger.save(qkv=3 * self.BSD)
             ledger.save(mixed=self.BSD, log_sum_exp=self.BHS)  # the backward pass computes the scores from these again
             return
+        copied = 0 if self.views else self.BSD
         ledger.add("activations" if self.views else "temporaries", qkv=3 * self.BSD)
         ledger.save(mask=BOOL * self.seq**2)  # where the gradient is zero
-        if not self.views:
-            ledger.make(q_scaled=self.BSD)
+        ledger.make(q_scaled=copied)
         ledger.save(q=self.BSD)  # each factor of a product is kept, for the gradient of the other one
-        if not self.views:
-            ledger.save(k=self.BSD)
+        ledger.save(k=copied)
         ledger.make(scores=self.BHSS)
-        if not self.views:
-            ledger.free("q_scaled")
+        ledger.free("q_scaled")
         ledger.make(masked=self.BHSS)
         ledger.save(weights=self.BHSS)  # softmax's gradient is a function of its result
         ledger.free("masked")
-        if not self.views:
-            ledger.save(v=self.BSD)
+        ledger.save(v=copied)
         if self.config.heads == 1:  # the product with v is laid out as the second projection wants it
             ledger.save(mixed=self.BSD)
             ledger.free("scores")
@@ -125,13 +122,12 @@ class StepLifetimes:
         """Head and cross-entropy."""
         ledger = self.ledger
         ledger.make(logits=self.BSV)  # the largest tensor of a small model
-        if self.narrow:
-            ledger.make(wide_logits=self.wide_BSV)  # the loss is computed in 32 bits
+        ledger.make(wide_logits=self.wide_BSV if self.narrow else 0)  # the loss is computed in 32 bits
         ledger.save(log_probabilities=self.wide_BSV)
         ledger.free("targets")
         ledger.save(targets=INT64 * self.tokens, divisor=FLOAT)  # the mean divides by the number of tokens
         ledger.make(loss=FLOAT)
-        ledger.free("logits", *(["wide_logits"] if self.narrow else []))
+        ledger.free("logits", "wide_logits")
 
     # ---- backward ----------------------------------------------------------------------------------------------
 
@@ -218,18 +214,17 @@ class StepLifetimes:
             ledger.free("d_mixed", "qkv", "mixed", "log_sum_exp")
         else:
             if not self.views:
-                ledger.make(d_mixed_heads=self.BSD)
-                ledger.free("d_mixed")
+                ledger.renew(d_mixed=self.BSD)  # a copy with each head in one piece
             ledger.make(d_v=self.BSD)
             ledger.make(d_weights=self.BHSS)
-            ledger.free(*(["d_mixed"] if self.views else ["d_mixed_heads", "v"]))
+            ledger.free("d_mixed", "v")
             ledger.make(d_masked=self.BHSS)
             ledger.free("d_weights", "weights")
             ledger.make(d_scores=self.BHSS)
             ledger.free("d_masked", "mask")
             ledger.make(d_k=self.BSD)
             ledger.make(d_q_scaled=self.BSD)
-            ledger.free("d_scores", "q", "qkv" if self.views else "k")
+            ledger.free("d_scores", "q", "k", *(["qkv"] if self.views else []))
             ledger.make(d_q=self.BSD)
             ledger.free("d_q_scaled")
         ledger.make(d_qkv=3 * self.BSD)  # the three joined, for a moment beside their parts
