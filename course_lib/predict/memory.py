@@ -19,7 +19,7 @@ from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, ExpertModel
 from course_lib.predict.lifetimes.ledger import INT64
 from course_lib.predict.setup import Setup, Shape, config_of, not_negative, one_of, positive
-from course_lib.predict.tensors import Stage, account_of, bytes_of, stage_layers, tally
+from course_lib.predict.tensors import ROLES, Stage, bytes_of, stage_layers, tally
 
 
 def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
@@ -46,7 +46,8 @@ def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
     Raises:
         ValueError: as `rank_tensors`.
     """
-    return account_of(tally(setup, stage, "parameters", "gradients", "optimizer"))
+    held = tally(setup, stage, "parameters", "gradients", "optimizer")
+    return MemoryAccount(**{role: bytes_of(pair for pair in held if pair[0].role == role) for role in ROLES})
 
 
 def activations(setup: Setup, stage: Stage = 0) -> Bytes:

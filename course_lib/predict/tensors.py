@@ -11,12 +11,11 @@ width of tables are cut over "tensor", experts over "expert", as `parallel` does
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from course_kit.accounts import CATEGORIES, MemoryAccount
+from course_kit.accounts import CATEGORIES
 from course_kit.units import Bytes, Count
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, ExpertModel, LatentAttention
@@ -116,12 +115,7 @@ def _of_layer(setup: Setup, layer: int, layers: range, roles: tuple[str, ...]) -
 
 def bytes_of(tensors: Iterable[tuple[RankTensor, int]]) -> Bytes:
     """Their bytes together; where ZeRO's parts differ by an element, the mean over the ranks, rounded to a byte."""
-    return Bytes(_sum((times * each.elements * each.element_bytes, each.parts) for each, times in tensors))
-
-
-def account_of(tensors: list[tuple[RankTensor, int]]) -> MemoryAccount:
-    """The bytes of a tally, by category."""
-    return MemoryAccount(**{role: bytes_of(pair for pair in tensors if pair[0].role == role) for role in ROLES})
+    return Bytes(round(sum(Fraction(times * t.elements * t.element_bytes, t.parts) for t, times in tensors)))
 
 
 def rank_parameters(setup: Setup, stage: Stage = 0) -> Count:
@@ -134,7 +128,8 @@ def rank_parameters(setup: Setup, stage: Stage = 0) -> Count:
     Raises:
         ValueError: as `rank_tensors`.
     """
-    return Count(_sum((times * each.elements, each.parts) for each, times in tally(setup, stage, "parameters")))
+    held = tally(setup, stage, "parameters")
+    return Count(round(sum(Fraction(times * t.elements, t.parts) for t, times in held)))
 
 
 def parameters(shape: Shape) -> Count:
@@ -280,11 +275,3 @@ def _parts(setup: Setup, axes: tuple[str, ...], cut_from: int) -> int:
     if setup.zero < cut_from:
         return 1
     return setup.data if "expert" in axes else setup.data * setup.expert  # experts differ along the expert axis
-
-
-def _sum(amounts: Iterable[tuple[int, int]]) -> int:
-    """The sum of numbers over their denominators, rounded once."""
-    by_parts: Counter[int] = Counter()
-    for number, parts in amounts:
-        by_parts[parts] += number
-    return round(sum((Fraction(number, parts) for parts, number in by_parts.items()), Fraction(0)))  # exact till here
