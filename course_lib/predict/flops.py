@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from course_kit.units import Flops
 from course_lib.model.zoo import Architecture, ExpertModel
-from course_lib.predict.setup import Setup, kv_heads_of
+from course_lib.predict.setup import Setup, attention_of
 
 
 def forward_flops(setup: Setup) -> Flops:
@@ -56,8 +56,8 @@ def block_flops(setup: Setup) -> Flops:
     if isinstance(config, Architecture) and config.positions == "relative":
         raise ValueError("relative positions add multiplications of their own; use training_flops(parameters, tokens)")
     tokens, seq = setup.batch_size * setup.seq, setup.seq
-    kv_width = kv_heads_of(config) * config.head_width
-    projections = 2 * config.width * (2 * config.width + 2 * kv_width)  # q and out; k and v, narrower where grouped
+    kv_features = attention_of(config).kv_features
+    projections = 2 * config.width * (2 * config.width + kv_features)  # q and out; k and v, narrower where grouped
     scores_and_use = 2 * 2 * seq * config.width  # each token meets seq others, twice
     matrices = 3 if isinstance(config, Architecture) and config.gated else 2  # gate, up, down
     mlp = 2 * matrices * config.width * config.mlp_width

@@ -18,7 +18,7 @@ from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, ExpertModel
 from course_lib.predict.lifetimes.ledger import INT64
-from course_lib.predict.setup import Setup, Shape, config_of, not_negative, one_of, positive
+from course_lib.predict.setup import Setup, Shape, attention_of, config_of, not_negative, one_of, positive
 from course_lib.predict.tensors import ROLES, Stage, bytes_of, stage_layers, tally
 
 
@@ -188,7 +188,7 @@ def kv_cache(
         raise ValueError(f"batch_size={batch_size}, seq={seq}: give the sequences and how long they are")
     not_negative(batch_size=batch_size, seq=seq, bytes_per_element=bytes_per_element)
     config = config_of(shape.shape if isinstance(shape, Setup) else shape)
-    features = 2 * config.width if isinstance(config, GPTConfig) else config.attention.cached_features
+    features = attention_of(config).cached_features
     return Bytes(config.layers * features * batch_size * seq * bytes_per_element)
 
 

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from course_kit.accounts import TrafficAccount
 from course_kit.units import Bytes, Count
-from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import ExpertModel, LatentAttention
-from course_lib.predict.setup import Setup, positive
+from course_lib.predict.setup import Setup, attention_of, positive
 from course_lib.predict.tensors import RankTensor, Stage, stage_layers, tally
 from course_lib.predict.traffic import OPERATIONS, Collective, Path
 
@@ -167,16 +166,9 @@ def _context(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Keys and values go c - 1 steps in each pass, and their gradients, in the backward pass, c steps."""
     c, has_end = setup.context, setup.shape.layers + 1 in layers
     steps = 3 * c - 2 + (c - 1 if setup.recompute == "full" else 0)  # (c - 1) + (c - 1) + c, each of n/c of the tokens
-    n_bytes = setup.weight_bytes * _tokens(setup) * _key_and_value(setup)
+    n_bytes = setup.weight_bytes * _tokens(setup) * attention_of(setup.shape).kv_features // setup.tensor
     yield Call("context", "send", n_bytes * steps, len(_blocks(setup, layers)), c)
     yield Call("context", "all_reduce", _gradients(setup, parameters) + _LOSS * has_end, setup.micro_batches, c)
-
-
-def _key_and_value(setup: Setup) -> int:
-    """Features of a token's keys and values on a rank."""
-    config = setup.shape
-    whole = 2 * config.width if isinstance(config, GPTConfig) else config.attention.kv_features
-    return whole // setup.tensor
 
 
 def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from course_kit.units import Count
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture, ExpertModel, Published
+from course_lib.model.zoo import Architecture, ExpertModel, GroupedAttention, LatentAttention, Published
 
 Shape = GPTConfig | Architecture | ExpertModel | Published
 """The argument of formulas: a config, or a row of the zoo."""
@@ -135,7 +135,7 @@ class Setup:
             )
         hidden = ("expert_hidden", "dense_hidden") if isinstance(config, ExpertModel) else ("mlp_width",)
         _divides("heads", config.heads, tensor=self.tensor)  # a head stays in one piece
-        _divides("kv_heads", kv_heads_of(config), tensor=self.tensor)
+        _divides("kv_heads", attention_of(config).kv_heads, tensor=self.tensor)
         for name in ("width", *hidden):
             _divides(name, getattr(config, name), tensor=self.tensor)
         if self.pipeline > config.layers:
@@ -250,11 +250,11 @@ def config_of(shape: Shape) -> Config:
     return shape.config if isinstance(shape, Published) else shape
 
 
-def kv_heads_of(config: Config) -> int:
-    """Heads of keys and values; our GPT has one for every query head."""
+def attention_of(config: Config) -> GroupedAttention | LatentAttention:
+    """The heads of a config's attention; our GPT has one of keys and values for every query head."""
     if isinstance(config, GPTConfig):
-        return config.heads
-    return config.kv_heads if isinstance(config, Architecture) else config.attention.kv_heads
+        return GroupedAttention(config.heads, config.heads, config.head_width)
+    return config.attention
 
 
 def one_of(name: str, given: object, known: Collection[object]) -> None:

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Real
 
-from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import ExpertModel, LatentAttention
-from course_lib.predict.setup import Config, Setup, kv_heads_of
+from course_lib.predict.setup import Config, Setup, attention_of
 from course_lib.predict.tensors import tally
 
 Numbers = Int[np.ndarray, " n"]
@@ -104,7 +103,7 @@ def work(
     states = np.einsum("nsg,ng->ns", elements, bytes_each)
     h, t, c, passes = config.width, each.tensor, each.context, 3.0 + each.full
     tokens = each.micro_batch * seq / c
-    top = _share_of_experts(config, each)
+    top, attention = _share_of_experts(config, each), attention_of(config)
     block = _mean_block(config, kinds)
     products = 2 * passes * tokens * (block[:, 0] + block[:, 1] * top)
     stream = 2 * tokens * h  # bytes
@@ -114,13 +113,13 @@ def work(
         gathered += 2 * stream * (1 - 1 / t)  # the whole stream for a product, and its gradient
     return Work(
         layouts, blocks.astype(float), np.full(len(p), float(config.layers)), products,
-        scores=2 * passes * tokens * seq * (_key_values(config) * config.heads // kv_heads_of(config)) / t,
+        scores=2 * passes * tokens * seq * (attention.kv_features * attention.heads // attention.kv_heads) / t,
         head=6 * tokens * config.vocab_size * h / t,
         passes=passes,
         width=h / t,
         block_bytes=one_block,
         tensor_bytes=((1 + each.full) * (1 + summed) + back + summed) * 2 * (t - 1) / t * stream,
-        context_bytes=stream / h * _key_values(config) / t * np.where(c > 1, 3 * c - 2 + each.full * (c - 1), 0),
+        context_bytes=stream / h * attention.kv_features / t * np.where(c > 1, 3 * c - 2 + each.full * (c - 1), 0),
         expert_bytes=(4 + 2 * each.full) * _top_k(config) * stream * (each.expert - 1) / each.expert,
         pipe_bytes=2 * v * stream / (1 if _experts(config) else t) * (p > 1),
         data_bytes=_data_bytes(each, elements.max(1), m),
@@ -239,8 +238,3 @@ def _summed(config: Config) -> tuple[float, float]:
     share, a = _share(config), config.attention
     back = (a.query_rank + a.kv_rank + a.turned) / config.width if isinstance(a, LatentAttention) else 1
     return 1 - share + share * (config.top_k + (config.shared > 0)), back
-
-
-def _key_values(config: Config) -> int:
-    """Features of a token's keys and values."""
-    return 2 * config.width if isinstance(config, GPTConfig) else config.attention.kv_features
