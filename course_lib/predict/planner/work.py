@@ -90,7 +90,9 @@ def work(
     each = layouts
     blocks = even_blocks(config.layers, each.pipeline) if blocks is None else blocks.copy()
     blocks[:, 1] = np.where(each.pipeline <= 2, blocks[:, 2], blocks[:, 1])  # without a middle: the last once more
-    kinds, kept, one_block = _of_kinds(config, seq, each, sequence_parallel and not _experts(config))
+    share = sum(_with_experts(config)) / config.layers  # of the blocks: those with experts
+    sequence_parallel = sequence_parallel and not share
+    kinds, kept, one_block = _of_kinds(config, seq, each, sequence_parallel)
     stages = _counts(config, each, blocks)  # (n, stage, kind)
     m, p, v = each.micro_batches, each.pipeline, each.chunks
     last = np.stack([0 * p, np.minimum(1, p - 1), p - 1], 1)
@@ -101,27 +103,27 @@ def work(
     elements = np.einsum("nsk,nkg->nsg", stages, kinds)  # (n, stage, shared or expert)
     elements[..., 0] -= np.where((p == 1) & config.tied, config.vocab_size * config.width // each.tensor, 0)[:, None]
     states = np.einsum("nsg,ng->ns", elements, bytes_each)
-    h, t, c, passes = config.width, each.tensor, each.context, 3.0 + each.full
+    h, a, t, c, passes = config.width, attention_of(config), each.tensor, each.context, 3.0 + each.full
     tokens = each.micro_batch * seq / c
-    top, attention = _share_of_experts(config, each), attention_of(config)
-    block = _mean_block(config, kinds)
-    products = 2 * passes * tokens * (block[:, 0] + block[:, 1] * top)
+    top_k, experts = (config.top_k, config.experts) if isinstance(config, ExpertModel) else (0, 1)
+    shared, of_experts = ((1 - share) * kinds[:, 1] + share * kinds[:, 2]).T  # elements of a mean block
+    products = 2 * passes * tokens * (shared + of_experts * (top_k / experts * each.expert))  # a token meets few
     stream = 2 * tokens * h  # bytes
-    summed, back = _summed(config)
+    summed, back = _summed(config, share)
     gathered = np.where(each.zero == 3, 2 * 2 * kinds[:, 1:3].sum(2).max(1), 0.0)
-    if sequence_parallel and not _experts(config):
+    if sequence_parallel:
         gathered += 2 * stream * (1 - 1 / t)  # the whole stream for a product, and its gradient
     return Work(
         layouts, blocks.astype(float), np.full(len(p), float(config.layers)), products,
-        scores=2 * passes * tokens * seq * (attention.kv_features * attention.heads // attention.kv_heads) / t,
+        scores=2 * passes * tokens * seq * (a.kv_features * a.heads // a.kv_heads) / t,
         head=6 * tokens * config.vocab_size * h / t,
         passes=passes,
         width=h / t,
         block_bytes=one_block,
         tensor_bytes=((1 + each.full) * (1 + summed) + back + summed) * 2 * (t - 1) / t * stream,
-        context_bytes=stream / h * attention.kv_features / t * np.where(c > 1, 3 * c - 2 + each.full * (c - 1), 0),
-        expert_bytes=(4 + 2 * each.full) * _top_k(config) * stream * (each.expert - 1) / each.expert,
-        pipe_bytes=2 * v * stream / (1 if _experts(config) else t) * (p > 1),
+        context_bytes=stream / h * a.kv_features / t * np.where(c > 1, 3 * c - 2 + each.full * (c - 1), 0),
+        expert_bytes=(4 + 2 * each.full) * top_k * share * stream * (each.expert - 1) / each.expert,
+        pipe_bytes=2 * v * stream / (1 if share else t) * (p > 1),
         data_bytes=_data_bytes(each, elements.max(1), m),
         tokens=tokens,
         parameters=elements.sum(2),
@@ -162,7 +164,7 @@ def _one_way(
         sequence_parallel=sequence and tensor > 1, recompute="full" if full else "none",
     )  # fmt: skip
     last = config.layers + 1
-    with_experts = [config.has_experts(n) if isinstance(config, ExpertModel) else False for n in range(1, last)]
+    with_experts = _with_experts(config)
     numbers = [0, *(with_experts.index(kind) + 1 if kind in with_experts else None for kind in (False, True)), last]
     elements, kept = [], []
     for number in numbers:
@@ -179,8 +181,7 @@ def _one_way(
 def _counts(config: Config, each: Layouts, blocks: np.ndarray) -> np.ndarray:
     """How many layers of each kind the first stage, one in the middle and the last have: (n, stage, kind)."""
     p = each.pipeline
-    has = [config.has_experts(n) if isinstance(config, ExpertModel) else False for n in range(1, config.layers + 1)]
-    before = np.cumsum([0, *has])  # expert blocks among the first so many
+    before = np.cumsum([0, *_with_experts(config)])  # expert blocks among the first so many
     start = np.stack([0 * p, np.minimum(blocks[:, 0], config.layers - blocks[:, 1]), config.layers - blocks[:, 2]], 1)
     experts = before[np.clip(start + blocks, 0, config.layers)] - before[np.clip(start, 0, config.layers)]
     first = np.stack([1 + 0 * p, p == 1, p == 1], 1)
@@ -205,36 +206,16 @@ def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
     return np.choose(each.zero, by_stage) * (elements * (groups - 1) / groups).sum(1)
 
 
-def _mean_block(config: Config, kinds: np.ndarray) -> np.ndarray:
-    """Elements of a block, shared and experts', the mean over all blocks: (n, 2)."""
-    share = _share(config)
-    return (1 - share) * kinds[:, 1] + share * kinds[:, 2]
+def _with_experts(config: Config) -> list[bool]:
+    """Whether a block has experts in place of its MLP, for each block."""
+    return [isinstance(config, ExpertModel) and config.has_experts(n) for n in range(1, config.layers + 1)]
 
 
-def _share_of_experts(config: Config, each: Layouts) -> Amounts | int:
-    """How often a token of the rank meets the elements of its experts, experts of all ranks together."""
-    return config.top_k / config.experts * each.expert if isinstance(config, ExpertModel) else 0
-
-
-def _experts(config: Config) -> bool:
-    return isinstance(config, ExpertModel) and config.expert_layers > 0
-
-
-def _top_k(config: Config) -> float:
-    """Rows that a token sends in a mean block."""
-    return config.top_k * _share(config) if isinstance(config, ExpertModel) else 0
-
-
-def _share(config: Config) -> float:
-    """Blocks with experts, over all."""
-    return config.expert_layers / config.layers if isinstance(config, ExpertModel) else 0
-
-
-def _summed(config: Config) -> tuple[float, float]:
+def _summed(config: Config, share: float) -> tuple[float, float]:
     """Rows of the stream that tensor ranks sum for a token, as `rank_traffic`: of a mean MLP, in each pass; and of
     attention in the backward pass, where latent attention sums the gradients of its narrow vectors."""
     if not isinstance(config, ExpertModel):
         return 1, 1
-    share, a = _share(config), config.attention
+    a = config.attention
     back = (a.query_rank + a.kv_rank + a.turned) / config.width if isinstance(a, LatentAttention) else 1
     return 1 - share + share * (config.top_k + (config.shared > 0)), back
