@@ -88,14 +88,12 @@ class Plans:
         return Plans(best, fastest, read["looked_at"], read["refused"])
 
 
-def plan(
-    model: Shape, cluster: Cluster, batch: int, seq: int | None = None, keep: int = 100, contexts: bool | None = None
-) -> Plans:
+def plan(model: Shape, cluster: Cluster, batch: int, seq: int | None = None, keep: int = 100) -> Plans:
     """The fastest plans for a batch of `batch` sequences of `seq` tokens (the model's context) on this cluster.
 
     Training is in bf16 with fp32 sums and Adam, 18 bytes a parameter before ZeRO. Tensor ranks stay in a node. Tried
     are micro-batches of up to 32 sequences, up to 8 chunks, and whole blocks recomputed or none. Context ranks, by
-    powers of two, are tried where a sequence has more than 16,384 tokens, or as `contexts` says.
+    powers of two, are tried where a sequence has more than 16,384 tokens.
 
     Raises:
         ValueError: no plan fits, with the reasons and how often each; a batch or a sequence that is not positive; a
@@ -104,8 +102,7 @@ def plan(
     config = config_of(model)
     positive(batch=batch)
     seq = Setup(config, 1, seq).seq  # type: ignore[arg-type]  # refused here is what no plan can have
-    cut_context = seq > 16_384 if contexts is None else contexts
-    layouts, refused = legal(config, cluster, batch, seq, cut_context)
+    layouts, refused = legal(config, cluster, batch, seq, contexts=seq > 16_384)
     best, fastest = _priced(config, cluster, seq, layouts, refused, keep) if len(layouts.batch) else ([], [])
     if not best:
         raise ValueError(_no_plan(cluster, batch, seq, refused))
