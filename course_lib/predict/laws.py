@@ -97,9 +97,7 @@ def huber(parameters: Array, runs: Runs, entropy: float | None = None, delta: fl
 _STARTS = [(a, b, alpha, beta) for a, b in ((2, 4), (6, 6)) for alpha in (0.3, 0.5) for beta in (0.3, 0.5)]
 
 
-def fit_law(
-    runs: Runs, entropy: float | None = None, delta: float = 1e-3, start: ScalingLaw | None = None
-) -> ScalingLaw:
+def fit_law(runs: Runs, entropy: float | None = None, start: ScalingLaw | None = None) -> ScalingLaw:
     """The law of the least `huber`, by SciPy's BFGS from several starts, or from `start` alone.
 
     E is `entropy`, or else a fifth coefficient.
@@ -116,7 +114,7 @@ def fit_law(
     if start:
         starts = [(np.log(start.A), np.log(start.B), start.alpha, start.beta, np.log(start.E))]
     found = [
-        minimize(huber, each[:count], (runs, entropy, delta), method="BFGS", jac=True, options={"gtol": 1e-8})
+        minimize(huber, each[:count], (runs, entropy), method="BFGS", jac=True, options={"gtol": 1e-8})
         for each in starts
     ]
     best = min(found, key=lambda each: each.fun).x
