@@ -134,11 +134,8 @@ class AddingLedger(Ledger):
 def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
     """The account with the tokens and targets of the other pieces, `waiting` bytes each, and the sum of the losses."""
     kept = 0 if account.phase == "optimizer step" else waiting  # a piece is a view: autograd keeps all tokens by it
-    changed = {
-        "activations": account.activations + kept,
-        "temporaries": account.temporaries + 2 * waiting - kept + FLOAT,
-    }
-    return PeakAccount(**{**account, **changed}, phase=account.phase)
+    others = 2 * waiting - kept + FLOAT
+    return replace(account, activations=account.activations + kept, temporaries=account.temporaries + others)
 
 
 @dataclass(frozen=True)
