@@ -23,7 +23,6 @@ from course_lib.predict.setup import Config, Setup, Shape, config_of, positive
 ZERO, MICRO_BATCHES, CHUNKS = range(4), range(1, 33), range(1, 9)
 
 _FILLED = "that can be filled"
-_PRICES = {"step": "step", "bubble": "bubble", "exposed": "data"}
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def _priced(
         sizes = {name: int(getattr(layouts, name)[n]) for name in Layouts._fields if name not in ("full", "batch")}
         return Plan(
             **sizes, recompute=bool(layouts.full[n]), micro_batches=int(layouts.micro_batches[n]), mfu=float(done[n]),
-            **{f"{new}_s": float(price[old][n]) for new, old in _PRICES.items()},
+            step_s=float(price["step"][n]), bubble_s=float(price["bubble"][n]), exposed_s=float(price["data"][n]),
             **dict(zip(("first_gb", "middle_gb", "last_gb"), (held[n] / 1e9).tolist())),
             nodes=max(1, cluster.gpus // cluster.node), node=min(cluster.gpus, cluster.node),
         )  # fmt: skip
