@@ -29,12 +29,13 @@ Optimizer = Literal["sgd", "momentum", "adam"]
 Recompute = Literal["none", "selective", "full"]
 Device = Literal["cpu", "cuda"]
 
-_WORDS: dict[str, Any] = {
-    "precision": Precision, "gradients": Gradients, "recompute": Recompute, "device": Device,
+_WORDS: dict[str, tuple[object, ...]] = {
+    "precision": get_args(Precision), "gradients": get_args(Gradients), "recompute": get_args(Recompute),
+    "device": get_args(Device), "optimizer": (*get_args(Optimizer), None), "zero": (0, 1, 2, 3),
+    "sequence_parallel": (False, True),
 }  # fmt: skip
 _SIZES = ("batch_size", "seq", "every", "tensor", "pipeline", "data", "context", "expert")
 _PARALLEL = {"tensor": 1, "pipeline": 1, "data": 1, "context": 1, "expert": 1, "zero": 0, "sequence_parallel": False}
-_WEIGHT_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,10 +102,7 @@ class Setup:
         for name, value in settled.items():
             object.__setattr__(self, name, value)  # the dataclass is frozen
         for name, words in _WORDS.items():
-            one_of(name, getattr(self, name), get_args(words))
-        one_of("optimizer", self.optimizer, (*get_args(Optimizer), None))
-        one_of("zero", self.zero, (0, 1, 2, 3))
-        one_of("sequence_parallel", self.sequence_parallel, (False, True))
+            one_of(name, getattr(self, name), words)
         for name in (*_SIZES, *(("micro_batch",) if self.micro_batch is not None else ())):
             _whole(name, getattr(self, name))
         if self.every > 1 and self.recompute != "full":
@@ -197,7 +195,7 @@ class Setup:
     @property
     def weight_bytes(self) -> int:
         """Bytes of a weight: 4 or 2."""
-        return _WEIGHT_BYTES[self.precision]
+        return 4 if self.precision == "fp32" else 2
 
     @property
     def gradient_bytes(self) -> int:
