@@ -48,9 +48,7 @@ def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
     return MemoryAccount(Bytes(weights * setup.weight_bytes), Bytes(gradients * setup.gradient_bytes))
 
 
-def fewest_ranks(
-    setup: Setup, memory: int, holds: Callable[[Setup], MemoryAccount] = model_states, limit: int = 2**20
-) -> Setup:
+def fewest_ranks(setup: Setup, memory: int, holds: Callable[[Setup], MemoryAccount] = model_states) -> Setup:
     """The setup on as few data ranks as hold it: `holds(setup).total` is at most `memory`.
 
     Each rank keeps the sequences that it has: the batch grows with the ranks.
@@ -59,13 +57,12 @@ def fewest_ranks(
         setup: everything else; of its `data`, only the sequences that fall on a rank matter.
         memory: bytes of each rank.
         holds: `model_states`, or a function of your own that does not grow with the ranks.
-        limit: the most ranks to try.
 
     Raises:
-        ValueError: there is no memory, or not even `limit` ranks are enough.
+        ValueError: there is no memory, or not even 2^20 ranks are enough.
     """
-    positive(memory=memory, limit=limit)
-    own = setup.batch_size // setup.data  # of all `expert` ranks
+    positive(memory=memory)
+    own, limit = setup.batch_size // setup.data, 2**20  # sequences of all `expert` ranks; the most ranks to try
 
     def on(ranks: int) -> Setup:
         return replace(setup, data=ranks, batch_size=own * ranks)
