@@ -54,14 +54,11 @@ def permuted(places: npt.ArrayLike, n: int, *key: int) -> Int[np.ndarray, " plac
     while outside.any():
         left, right = numbers[outside] >> half, numbers[outside] & low
         for secret in secrets:
-            left, right = right, left ^ (_scrambled(right ^ secret) & low)
+            # `scramble` is written for one integer, and does for arrays.
+            left, right = right, left ^ (scramble(right ^ secret) & low)  # type: ignore[arg-type]
         numbers[outside] = left << half | right
         outside = numbers >= n
     return numbers.astype(np.int64)
-
-
-def _scrambled(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    return scramble(numbers)  # type: ignore[arg-type, return-value]  # written for one integer, it does for arrays
 
 
 @dataclass(frozen=True)
