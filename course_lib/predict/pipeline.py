@@ -93,9 +93,8 @@ def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: in
     elif chunks > 1 and setup.shape.layers % (setup.pipeline * chunks):
         raise ValueError(f"{setup.shape.layers} blocks do not split into pipeline={setup.pipeline} · chunks={chunks}")
     held = in_flight(setup, stage, schedule, chunks) * sum(rank_activations(*part) for part in parts)
-    states = [model_states(*part) for part in parts]
     activations = MemoryAccount(activations=Bytes(round(held / _stages(schedule, chunks))))
-    return sum(states[1:], states[0]) + activations
+    return sum((model_states(*part) for part in parts), activations)
 
 
 def _check(setup: Setup, schedule: str, chunks: int) -> None:
