@@ -14,6 +14,7 @@ piece on, the earlier pieces' gradients lie there while activations pile up, whi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -188,14 +189,12 @@ def largest(
     holds(of(1))  # what is wrong with the smallest one is wrong with the question
     if refusal(1):
         raise ValueError(f"nothing fits: {refusal(1)}")
-    fits, fails = 1, 2
-    while not refusal(fails):  # double, until it does not fit,
-        fits, fails = fails, 2 * fails
-    while fails - fits > 1:  # then halve the gap
-        middle = (fits + fails) // 2
-        fits, fails = (fits, middle) if refusal(middle) else (middle, fails)
-    found = of(fits)
-    return Largest(fits * step, found, holds(found), refusal(fails))
+    fails = 2
+    while not refusal(fails):  # double, until it does not fit; then halve the gap
+        fails *= 2
+    fails = bisect_left(range(fails), True, lo=fails // 2, key=lambda times: refusal(times) != "")
+    found = of(fails - 1)
+    return Largest((fails - 1) * step, found, holds(found), refusal(fails))
 
 
 def _step(setup: Setup, name: str) -> int:
