@@ -17,9 +17,9 @@ from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, ExpertModel
-from course_lib.predict.lifetimes.ledger import INT64
+from course_lib.predict.lifetimes.ledger import FLOAT, INT64
 from course_lib.predict.setup import Setup, Shape, attention_of, config_of, not_negative, one_of, positive
-from course_lib.predict.tensors import ROLES, Stage, bytes_of, stage_layers, tally
+from course_lib.predict.tensors import ROLES, Stage, bytes_of, rank_parameters, stage_layers, tally
 
 
 def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
@@ -208,8 +208,7 @@ def host_memory(shape: Shape | float, processes: int, made: Literal["whole", "in
     positive(processes=processes)
     one_of("made", made, ("whole", "in turn", "meta"))
     copies = {"whole": processes, "in turn": 1, "meta": 0}[made]  # alive at the worst moment
-    setup = Setup(shape, seq=1)
-    return Bytes(copies * bytes_of(tally(setup, 0, "parameters")))
+    return Bytes(copies * FLOAT * rank_parameters(Setup(shape, seq=1)))
 
 
 def inference_buffers(sizes: Sequence[int]) -> Bytes:
