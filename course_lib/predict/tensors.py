@@ -78,10 +78,13 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
     config, last = setup.shape, setup.shape.layers + 1
     blocks, full = range(max(1, layers.start), min(layers.stop, last)), setup.recompute == "full"
     alike: dict[object, list[int]] = {}
-    for layer in blocks:
-        starts = full and starts_segment(setup, layer, layers)  # its input is what recompute keeps
-        kind = isinstance(config, ExpertModel) and (config.has_experts(layer), _crosses(config, layer))
-        alike.setdefault((starts, kind), []).append(layer)
+    if isinstance(config, ExpertModel):
+        for layer in blocks:
+            starts = full and starts_segment(setup, layer, layers)  # its input is what recompute keeps
+            alike.setdefault((starts, config.has_experts(layer), _crosses(config, layer)), []).append(layer)
+    else:
+        for layer in blocks[: setup.every if full else 1]:  # its place in a segment is all that a block may differ by
+            alike[layer] = list(blocks[layer - blocks.start :: setup.every if full else 1])
     ends = [[layer] for layer in (0, last) if layer in layers]
     return [(numbers[0], len(numbers)) for numbers in (*alike.values(), *ends)]
 
