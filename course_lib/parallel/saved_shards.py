@@ -213,8 +213,11 @@ class LoadPlanner(DefaultLoadPlanner):
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Load an object that is no shard; its tensors on another rank's GPU come to this rank's."""
-        loaded = torch.load(value, lambda stored, at: stored if at == "cpu" else stored.cuda(), weights_only=False)
-        self.state_dict[read_item.dest_index.fqn] = loaded
+
+        def here(stored: Any, device: str) -> Any:
+            return stored if device == "cpu" else stored.cuda()
+
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, here, weights_only=False)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         """The memory to fill."""

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 6), (3, 7), (4, 2), (4, 8), (8, 32)]
 
 
-def peaks(schedule: Schedule) -> list[float]:
+def peaks(schedule: Schedule) -> list[int]:
     return simulate(schedule).peak_in_flight
 
 
