@@ -10,7 +10,9 @@ Sources: Jacob et al. 2018 §2.1 (with zero point 0); Rastegari et al. 2016 §3.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -47,12 +49,8 @@ def quantize(x: Float[Tensor, "..."], bits: int = 8, *, channel_dim: int | None 
     """
     if bits not in (4, 8):
         raise ValueError(f"bits={bits} given; this grid has 8 or 4 bits (for 1 bit see `quantize_sign`)")
-    _check(x)
     end = 2 ** (bits - 1) - 1  # 127, not 128: -128 would have no partner at the other end
-    magnitude, dims = x.float().abs(), _other_dims(x, channel_dim)
-    if dims or channel_dim is None:  # no dims would mean all; a vector's elements are channels themselves
-        magnitude = magnitude.amax(dims, keepdim=channel_dim is not None)
-    scale = magnitude / end
+    scale = _magnitude(x, channel_dim, torch.amax) / end
     scale = torch.where(scale == 0, 1.0, scale)  # any scale fits zeros, but 0 / 0 is nan
     values = (x.float() / scale).round().clamp(-end, end)  # beyond the end where the scale is subnormal, so coarse
     return Quantized(values.to(torch.int8), scale)
@@ -85,10 +83,7 @@ def quantize_sign(x: Float[Tensor, "..."], *, channel_dim: int | None = None) ->
     Raises:
         ValueError: no such dim, an empty tensor, or inf, nan and what fp32 cannot hold in x.
     """
-    _check(x)
-    scale, dims = x.float().abs(), _other_dims(x, channel_dim)
-    if dims or channel_dim is None:
-        scale = scale.mean(dims, keepdim=channel_dim is not None, dtype=torch.float64).float()  # sums of any size fit
+    scale = _magnitude(x, channel_dim, partial(torch.mean, dtype=torch.float64)).float()  # sums of any size fit
     minus = x.flatten() < 0
     rows = torch.nn.functional.pad(minus.to(torch.uint8), (0, -minus.numel() % 8)).view(-1, 8)  # up to whole bytes
     weights = 2 ** torch.arange(8, device=x.device, dtype=torch.uint8)
@@ -111,17 +106,16 @@ def signal_to_noise_db(x: Float[Tensor, "..."], approximation: Float[Tensor, "..
     return 20 * math.log10(signal / noise) if signal else -math.inf  # 20: a root is half a power
 
 
-def _check(x: Tensor) -> None:
+def _magnitude(x: Tensor, channel_dim: int | None, reduce: Callable[..., Tensor]) -> Tensor:
+    """|x|, reduced over all dims but the channel's, or over all."""
     if not x.dtype.is_floating_point or x.numel() == 0:
         raise ValueError(f"a tensor of dtype {x.dtype} and shape {tuple(x.shape)} given; quantizing needs floats, ≥ 1")
     if not bool(x.float().isfinite().all()):
         raise ValueError("x holds inf, nan or what fp32 cannot hold, and no scale fits it; remove or clamp it first")
-
-
-def _other_dims(x: Tensor, channel_dim: int | None) -> tuple[int, ...]:
-    """All dims but the channel's."""
     if channel_dim is None:
-        return tuple(range(x.ndim))
+        return reduce(x.float().abs())
     if not -x.ndim <= channel_dim < x.ndim:
         raise ValueError(f"channel_dim={channel_dim} given, but x has {x.ndim} dims: give 0 to {x.ndim - 1}")
-    return tuple(dim for dim in range(x.ndim) if dim != channel_dim % x.ndim)
+    dims = [dim for dim in range(x.ndim) if dim != channel_dim % x.ndim]
+    # no dims would mean all; a vector's elements are channels themselves
+    return reduce(x.float().abs(), dim=dims, keepdim=True) if dims else x.float().abs()
