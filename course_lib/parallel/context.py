@@ -34,7 +34,7 @@ from torch.autograd import Function
 
 from course_lib.collectives.operators import Group
 from course_lib.model.gpt import GPT, Attention, rotate
-from course_lib.model.tiled_attention import without_autocast
+from course_lib.model.tiled_attention import scores_of, without_autocast
 from course_lib.parallel.tensor import SEQ, add_up_gradients, loss_of_parts
 
 Order = Literal["plain", "zigzag"]
@@ -165,11 +165,8 @@ class _RingAttention(Function):
 
 def _scores(q: Tensor, k: Tensor, pair: _Pair) -> Tensor:
     """q kᵀ / √K of one pair of pieces, the future masked out where it is the same piece twice."""
-    scores = (q[..., pair.queries, :] * q.shape[-1] ** -0.5) @ k[..., pair.keys, :].mT
-    if pair.diagonal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(diagonal=1)
-        scores = scores.masked_fill(future, -torch.inf)
-    return scores
+    scaled = q[..., pair.queries, :] * q.shape[-1] ** -0.5
+    return scores_of(scaled, k, pair.queries, pair.keys, q.shape[-2], pair.diagonal)
 
 
 def _add_to_softmax(out: Tensor, log_sum: Tensor, scores: Tensor, values: Tensor) -> None:
