@@ -187,7 +187,9 @@ class FloatFormat:
         """
         patterns = torch.as_tensor(patterns).long()
         if patterns.numel() and self.bits < 64:
-            _check_range(patterns, self)
+            low, high, top = int(patterns.min()), int(patterns.max()), 2**self.bits - 1
+            if high > top or low < -(top // 2 + 1):
+                raise ValueError(f"patterns from {low} to {high} given; {self} has {self.bits} bits: give 0 to {top}")
         magnitude = patterns & (2 ** (self.bits - 1) - 1)  # all bits but the sign
         # encode() in reverse: read the fields as a float64, then correct the bias.
         value = (magnitude << (52 - self.fraction_bits)).view(torch.float64) * 2.0 ** (1023 - self.bias)
@@ -259,13 +261,6 @@ def _check_widths(exponent_bits: int, fraction_bits: int, specials: str) -> None
         raise ValueError(f'{widths} leave no room for inf and nan; give at least 2 and 1, or specials="finite"')
     if specials == "fn" and exponent_bits + fraction_bits < 2:
         raise ValueError('1 exponent bit and no fraction leave no number beside nan; give more, or specials="finite"')
-
-
-def _check_range(patterns: Int[Tensor, "..."], fmt: FloatFormat) -> None:
-    """Refuse patterns that are wider than the format."""
-    low, high, top = int(patterns.min()), int(patterns.max()), 2**fmt.bits - 1
-    if high > top or low < -(top // 2 + 1):
-        raise ValueError(f"patterns from {low} to {high} given; {fmt} has {fmt.bits} bits: give 0 to {top}")
 
 
 FP64 = FloatFormat(11, 52, name="fp64")
