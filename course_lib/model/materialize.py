@@ -23,7 +23,7 @@ def materialize(
     module: nn.Module, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
     fill: Callable[[Any], object] | None = None,
 ) -> nn.Module:  # fmt: skip
-    """Give memory and values to a module on "meta", in place. Weights that are tied stay tied.
+    """Give memory and values to a module on "meta", in place; return it. Weights that are tied stay tied.
 
     `nn.Module.to_empty` leaves the new memory uninitialized, and unties tied weights on the way.
 
@@ -33,9 +33,6 @@ def materialize(
         dtype: of floating-point parameters and buffers; by default each keeps its own.
         fill: called once with the module, under `no_grad`, to write all values. By default, `reset_parameters` of
             every part that owns a tensor; PyTorch's layers have this method.
-
-    Returns:
-        The same module.
 
     Raises:
         ValueError: a tensor is not on "meta" (its values would be lost), or no `fill` and a part without
@@ -47,7 +44,8 @@ def materialize(
     for part in module.modules():
         for name, old in _own(part):
             if old not in made:
-                made[old] = _empty_like(old, device, dtype)
+                new = torch.empty_like(old, device=device, dtype=dtype if old.is_floating_point() else None)
+                made[old] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
             setattr(part, name, made[old])
     with torch.no_grad():
         if fill is not None:
@@ -57,11 +55,6 @@ def materialize(
                 if any(_own(part)):
                     part.reset_parameters()  # type: ignore[operator]
     return module
-
-
-def _empty_like(old: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
-    new = torch.empty_like(old, device=device, dtype=dtype if old.is_floating_point() else None)  # an index stays int
-    return nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
 
 
 def _own(part: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -190,7 +190,8 @@ class Grammar:
         if symbol in remembered:
             return remembered[symbol]
         weights = [weight for weight, _ in self.rules[symbol]]
-        parts = self._parts[symbol][_pick(weights, next(draws))]  # text at even places, symbols at odd ones
+        mark = next(draws) * sum(weights) >> 64  # 0 … sum - 1, as above, to within 1 part in 2^56
+        parts = self._parts[symbol][bisect_right(list(accumulate(weights)), mark)]  # symbols at odd places
         text = "".join(self._write(part, draws, remembered) if i % 2 else part for i, part in enumerate(parts))
         if symbol.isupper():
             remembered[symbol] = text
@@ -243,12 +244,6 @@ class Grammar:
         """The symbols that every text of `symbol` draws or repeats."""
         options = ([{slot} | self._surely(slot) for slot in parts[1::2]] for parts in self._parts[symbol])
         return set.intersection(*(set().union(*slots) for slots in options))  # in all alternatives: any slot of one
-
-
-def _pick(weights: Sequence[int], draw: int) -> int:
-    """The index that a 64-bit integer selects, in proportion to `weights` (to within 1 part in 2^56 for small ones)."""
-    mark = (draw * sum(weights)) >> 64  # 0 … sum - 1: the draw is a fraction of 2^64
-    return bisect_right(list(accumulate(weights)), mark)
 
 
 STORIES: Rules = {
