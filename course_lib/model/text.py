@@ -190,7 +190,7 @@ class Grammar:
         if symbol in remembered:
             return remembered[symbol]
         weights = [weight for weight, _ in self.rules[symbol]]
-        mark = next(draws) * sum(weights) >> 64  # 0 … sum - 1, as above, to within 1 part in 2^56
+        mark = next(draws) * sum(weights) >> 64  # the draw is a fraction of 2^64, so this is 0 … sum - 1
         parts = self._parts[symbol][bisect_right(list(accumulate(weights)), mark)]  # symbols at odd places
         text = "".join(self._write(part, draws, remembered) if i % 2 else part for i, part in enumerate(parts))
         if symbol.isupper():

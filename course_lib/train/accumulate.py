@@ -4,16 +4,13 @@ Gradients add up in `.grad` until `zero_grad`, so a batch of 512 fits a device t
 backward, then one step. Memory is that of the piece; time is that of the whole.
 
 The loss of a batch is the mean over all *tokens*, and pieces of a ragged batch have different numbers of tokens. With
-n_i tokens in piece i, N in all, and m_i the mean loss of piece i,
+n_i tokens in piece i, N in all (counted before the first backward pass), and m_i the mean loss of piece i,
 
     loss = (sum over all tokens) / N = sum over i of (n_i / N) · m_i,
 
 and the gradient follows the same weights. The mean of the means, with weights 1 / (number of pieces), would give a
 token in a short piece more say than one in a long piece: a well-known mistake, invisible while all sequences are
 equally long.
-
-Unscaling, clipping, the step, the loss scale and the learning-rate schedule come once, after the last piece. N must be
-known before the first backward pass, so count first.
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ def accumulated_step(
     Args:
         model: called as `model(inputs, targets)`; it returns the mean loss over the targets that are not `IGNORE`.
             Where rows see each other (BatchNorm) or chance enters (dropout), the two cannot be equal.
-        optimizer: over the model's parameters.
         pieces: micro-batches on the model's device, as `micro_batches` cuts them.
         max_norm: clip the whole batch's gradient to this length, at its true size.
         scaler: scales each piece's loss; an overflow in one piece skips the whole step.

@@ -1,7 +1,4 @@
-"""Gradients between `backward` and `step`: measured, scaled and clipped. A factor waits for the step: `grad_scale.py`.
-
-`GradientSizes` and `record_flowing_gradients` show how large gradients are, and how many 16 bits would lose.
-"""
+"""Gradients between `backward` and `step`: measured, scaled and clipped. Factors that wait: `grad_scale.py`."""
 
 from __future__ import annotations
 
@@ -52,14 +49,11 @@ def gradient_norm(optimizer: torch.optim.Optimizer) -> float:
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
-    """Shorten the gradient to `max_norm` where it is longer (Pascanu et al. 2013, Algorithm 1).
+    """Shorten the gradient to `max_norm` where it is longer; return its length before (Pascanu et al. 2013, Alg. 1).
 
     All gradients are multiplied by one number, so the direction stays. With a loss scaler, unscale first: the scaled
     gradient is longer by the scale, so it would always be cut, to `max_norm / scale`. The numbers are those of
     `torch.nn.utils.clip_grad_norm_`.
-
-    Returns:
-        The length before.
     """
     length = gradient_norm(optimizer)
     multiply_gradients(optimizer, min(max_norm / (length + 1e-6), 1.0))  # nan first: min(1.0, nan) would be 1.0

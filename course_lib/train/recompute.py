@@ -111,7 +111,6 @@ class Segment:
     """A call that can be made again with other tensors in the places of the first ones.
 
     Attributes:
-        fn: the function of the call.
         put_inputs, put_outputs: `take_tensors`' functions that put tensors back into arguments and into the result.
         conditions: the state of PyTorch at the first run.
         kinds: shape, dtype and requires_grad of each result of the first run.
@@ -229,8 +228,6 @@ class RecomputedLayers(nn.ModuleList):
     `model.blocks = RecomputedLayers(model.blocks, every=4)` suffices for a model with the forward pass
     `for block in self.blocks: x = block(x)`. Parameters keep their names; `model.blocks[3]` is still the fourth block.
 
-    A slice (`model.blocks[:6]`) recomputes, too.
-
     Args:
         layers: modules from one tensor to one tensor. Further arguments (a mask) go to every layer of a segment: where
             layers differ in them, take K = 1.
@@ -252,7 +249,7 @@ class RecomputedLayers(nn.ModuleList):
         return (functools.partial(recompute, segment) for segment in segments(layers, self.every))  # type: ignore[arg-type]
 
     def __getitem__(self, index: Any) -> Any:
-        """One plain layer; or, for a slice, its layers, recomputed."""
+        """One plain layer; or, for a slice such as `[:6]`, its layers, recomputed."""
         if not isinstance(index, slice):
             return super().__getitem__(index)
         return RecomputedLayers(list(self._modules.values())[index], self.every)  # type: ignore[arg-type]
@@ -261,13 +258,11 @@ class RecomputedLayers(nn.ModuleList):
 
 
 def recompute_only(model: nn.Module, kind: type[nn.Module], method: str = "forward") -> nn.Module:
-    """Recompute one method of every module of one kind, in place (*selective* recompute, of large and cheap parts).
+    """Recompute one method of every module of one kind (*selective* recompute), in place; return the same model.
 
-    `recompute_only(gpt, Attention, "explicit")` runs the S x S scores, softmax and dropout again (Korthikanti et al.
-    2022, §5); `recompute_only(gpt, Attention)` the projections as well; `recompute_only(gpt, Block)` everything.
-
-    Returns:
-        The same model.
+    It is for large and cheap parts: `recompute_only(gpt, Attention, "explicit")` runs the S x S scores, softmax and
+    dropout again (Korthikanti et al. 2022, §5); `recompute_only(gpt, Attention)` the projections as well;
+    `recompute_only(gpt, Block)` everything.
 
     Raises:
         ValueError: the model has no such module, or such a module has no such method.
