@@ -7,9 +7,7 @@
     Adam8bit, blocks of b       2 · R · C  +  8 · ceil(R · C / b)                        2.03 (b = 256)
     Adafactor                   4 · (R + C); 4 · n for a vector of n                     4/R + 4/C
 
-An optimizer here is one method, `update`: from a weight, its gradient and its state to the new weight. All else is in
-the base class `Optimizer`, which is PyTorch's own with two additions: the optimizer knows the bytes of its state, and
-loss scaling and clipping need not touch the gradients (`grad_scale.py`).
+An optimizer here is one method, `update`: from a weight, its gradient and its state to the new weight.
 """
 
 from __future__ import annotations
@@ -29,7 +27,8 @@ from course_lib.train.grad_scale import PendingGradScale
 class Optimizer(torch.optim.Optimizer):
     """The base of all optimizers of this course. A subclass says in `update` how one weight changes.
 
-    Learning-rate schedulers, `zero_grad`, parameter groups and `state_dict` are PyTorch's.
+    All else is PyTorch's, with two additions: the optimizer knows the bytes of its state, and loss scaling and clipping
+    need not touch the gradients (`grad_scale.py`).
 
     Attributes:
         pending_grad_scale: the factor for each gradient at the next `step`; 1 again after `step` and `zero_grad`.
@@ -116,11 +115,9 @@ class SGD(Optimizer):
         if group["weight_decay"]:
             gradient = gradient.add(weight, alpha=group["weight_decay"])  # out of place: `.grad` is the caller's
         if group["momentum"]:
-            if "momentum_buffer" in state:
-                state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
-            else:
-                state["momentum_buffer"] = gradient.clone()  # may be `.grad` itself, which `backward` adds to
-            gradient = state["momentum_buffer"]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(weight)
+            gradient = state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
         weight.add_(gradient, alpha=-group["lr"])
 
 
