@@ -182,7 +182,7 @@ class Zero3(LayerwiseModule["Unit"]):
         for unit in self.units:
             unit.is_open = False
         for bucket in self.buckets:
-            bucket.forget_gradient()
+            bucket.gradient = bucket.mean = None
         self._forget()
 
     def gathered_state_dict(self) -> dict[str, Tensor]:
@@ -334,7 +334,7 @@ class UnshardableFlatParameter(FlatShard):
         self._whole = self.places(self._flat)
         self._nothing = [first.new_full((), torch.nan).expand(p.shape) for p in self.parameters]  # one NaN each
         self._gathering: dist.Work | None = None
-        self._gradient: Tensor | None = None  # of the whole bucket, as the backward pass fills it
+        self.gradient: Tensor | None = None  # of the whole bucket, as the backward pass fills it
         self._empty()
 
     @property
@@ -366,24 +366,20 @@ class UnshardableFlatParameter(FlatShard):
 
     def take_gradient(self, number: int) -> None:
         """Add a parameter's gradient to the bucket's."""
-        if self._gradient is None:
-            self._gradient = self.new_vector().zero_()  # and 0 it stays where this rank uses nothing; others may
+        if self.gradient is None:
+            self.gradient = self.new_vector().zero_()  # and 0 it stays where this rank uses nothing; others may
         index = self.numbers.index(number)
         parameter, begin = self.parameters[index], sum(self.sizes[:index])
         assert parameter.grad is not None
-        place = self._gradient[begin : begin + parameter.numel()].view_as(parameter)
+        place = self.gradient[begin : begin + parameter.numel()].view_as(parameter)
         place += parameter.grad  # add: several recomputed units may have the parameter
         parameter.grad = None  # its values are in the bucket now
 
     def start_reduce(self) -> None:
         """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_unshard`."""
         if self.trains:  # no rank may stay away from the reduction
-            self.send_gradient(self.new_vector().zero_() if self._gradient is None else self._gradient)
-            self._gradient = None
-
-    def forget_gradient(self) -> None:
-        """Drop this pass's gradient, whole or in part, and the mean of earlier ones."""
-        self._gradient = self.mean = None
+            self.send_gradient(self.new_vector().zero_() if self.gradient is None else self.gradient)
+            self.gradient = None
 
     def _empty(self) -> None:
         for parameter, nothing in zip(self.parameters, self._nothing):
