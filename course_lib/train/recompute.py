@@ -112,7 +112,6 @@ class Segment:
 
     Attributes:
         put_inputs, put_outputs: `take_tensors`' functions that put tensors back into arguments and into the result.
-        conditions: the state of PyTorch at the first run.
         kinds: shape, dtype and requires_grad of each result of the first run.
         weights: the parameters that autograd would have saved, by id, each with its version at that time.
     """
@@ -211,13 +210,7 @@ def take_tensors(tree: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], 
 
 
 def segments(layers: Iterable[Callable[..., Any]], every: int) -> list[Callable[..., Any]]:
-    """Bundle consecutive layers by `every` into functions from one tensor, and arguments for all layers, to one.
-
-    Raises:
-        ValueError: `every` is less than 1.
-    """
-    if every < 1:
-        raise ValueError(f"every={every} given; a segment has at least 1 layer")
+    """Bundle consecutive layers by `every` into functions from one tensor, and arguments for all layers, to one."""
     layers = list(layers)
     return [functools.partial(_chain, layers[start : start + every]) for start in range(0, len(layers), every)]
 
@@ -238,10 +231,10 @@ class RecomputedLayers(nn.ModuleList):
     """
 
     def __init__(self, layers: Iterable[nn.Module], every: int) -> None:
-        layers = list(layers)
+        if every < 1:
+            raise ValueError(f"every={every} given; a segment has at least 1 layer")
         super().__init__(layers)
         self.every = every
-        segments(layers, every)  # refuses a wrong `every` now, not in the first step
 
     def __iter__(self) -> Iterator[Any]:
         """The segments, each recomputed."""
