@@ -14,8 +14,6 @@ from itertools import accumulate
 from course_lib.model.seeds import integers
 from course_lib.model.text import TextSource
 
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
-
 
 class Lexicon(TextSource):
     """Independent words; the word of rank r has a probability in proportion to r^-exponent and a random spelling.
@@ -86,7 +84,7 @@ def _spellings(seed: int, words: int) -> list[bytes]:
     for rank in range(1, words + 1):
         draws = integers(seed, rank)
         letters = 2 + int(math.log2(rank + 1) / 3.2)
-        while (word := bytes(_LETTERS[next(draws) * 26 >> 64] for _ in range(letters)) + b" ") in taken:
+        while (word := bytes(ord("a") + (next(draws) * 26 >> 64) for _ in range(letters)) + b" ") in taken:
             pass  # the same stream goes on: another spelling
         taken[word] = None
     return list(taken)

@@ -95,9 +95,8 @@ class GradientSizes:
     """
 
     def __init__(self, gradients: Iterable[Float[Tensor, "..."]]) -> None:
-        sizes = torch.cat(
-            [torch.zeros(0), *(gradient.detach().float().abs().flatten().cpu() for gradient in gradients)]
-        )
+        flat = (gradient.detach().float().abs().flatten().cpu() for gradient in gradients)
+        sizes = torch.cat([torch.zeros(0), *flat])
         sizes = sizes[sizes != 0]
         if sizes.numel() == 0 or not bool(sizes.isfinite().all()):
             raise ValueError(
