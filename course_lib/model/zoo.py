@@ -184,9 +184,8 @@ _GPT2 = "Radford et al. 2019, Table 2 (layers, width); counts of the released ch
 
 def _gpt2(name: str, layers: int, width: int, heads: int, parameters: int, printed: str) -> Published:
     config = GPTConfig(layers, width, heads, vocab_size=50257, context=1024)
-    return Published(
-        name, config, parameters, 0, _GPT2, f"The paper prints {printed}; openai/gpt-2's README corrects it."
-    )
+    note = f"The paper prints {printed}; openai/gpt-2's README corrects it."
+    return Published(name, config, parameters, 0, _GPT2, note)
 
 
 GPT2_SMALL = _gpt2("GPT-2 small", 12, 768, 12, 124_439_808, "117M")
