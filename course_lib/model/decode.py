@@ -137,10 +137,8 @@ def generate(model: GPT, prompt: Int[Tensor, "batch seq"], new: int, cache: KVCa
 def speculate(
     model: GPT, draft: GPT, prompt: Int[Tensor, "1 seq"], new: int, ahead: int
 ) -> tuple[Int[Tensor, "1 new"], int]:
-    """The tokens of `generate`, by fewer passes of `model`: `draft` writes `ahead` tokens, one pass reads them all.
-
-    Returns:
-        The tokens, and how many passes `model` took behind the prompt's.
+    """The tokens of `generate`, and how many passes `model` took for them behind the prompt's: fewer, because `draft`
+    writes `ahead` tokens and one pass reads them all.
 
     Source: Leviathan et al. 2023, for the most probable token in the place of a drawn one.
     """

@@ -37,8 +37,7 @@ class ExpertConfig:
     Attributes:
         width: features of a token.
         hidden: hidden features of one expert.
-        experts: number of experts.
-        top_k: number of experts that a token goes to.
+        experts, top_k: number of experts, and of those that a token goes to.
         capacity_factor: an expert's places over its equal share of all choices; None: no choice is dropped.
 
     Raises:
@@ -132,8 +131,6 @@ class Router(nn.Module):
     algorithm 1), before any is dropped. The router computes in 32 bits or more (Fedus et al. 2021, §2.4).
     """
 
-    weight: nn.Parameter
-
     def __init__(self, experts: int, width: int, top_k: int) -> None:
         super().__init__()
         self.top_k = top_k
@@ -196,10 +193,8 @@ class ExpertMLP(nn.Module):
     """A router and its experts, in place of a block's `MLP`. No biases.
 
     Args:
-        config: shape and capacity.
         seed: names the initial weights: N(0, 0.02), drawn in fp32.
-        dtype: of the parameters.
-        device: of the parameters.
+        dtype, device: of the parameters.
         router: `Router`, or `BiasedRouter` for balance without a loss.
 
     Attributes:

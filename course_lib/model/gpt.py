@@ -105,7 +105,6 @@ class GPT(nn.Module):
     starts with the same numbers as the whole model.
 
     Args:
-        config: the shape.
         seed: names the initial weights.
         device: where the parameters live; "meta" gives shapes without memory (and without values).
         dtype: of the parameters; values are drawn in fp32 and rounded.

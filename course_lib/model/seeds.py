@@ -21,10 +21,7 @@ def scramble(number: int) -> int:
 
 
 def mix(*names: int) -> int:
-    """One 64-bit seed from the integers that name a draw: `mix(seed, layer)`, `mix(seed, step, rank)`.
-
-    The order counts: `mix(1, 2) != mix(2, 1)`.
-    """
+    """One 64-bit seed from the integers that name a draw: `mix(seed, layer)`, `mix(seed, step, rank)`."""
     state = 0
     for name in names:
         state = scramble((state + _GOLDEN + name) & _MASK)  # scrambled after each name, so that the order counts

@@ -1,8 +1,7 @@
 """Text to train on, without a download. Tokens are bytes, so the vocabulary has 256 entries and needs no tokenizer.
 
-Two sources: `stories`, endless and of known entropy, and `python_manual`, half a megabyte of real English that ships
-with Python; any text of yours is a `Corpus`. A batch is a function of (seed, step, rank) alone: no source has a
-position, a cache or a random state that a call would change. So any process can replay any step of any rank.
+A batch is a function of (seed, step, rank) alone: no source has a position, a cache or a random state that a call would
+change. So any process can replay any step of any rank.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def stories(seed: int = 0) -> Stories:
 
 
 def python_manual() -> Corpus:
-    """The language reference that Python carries for `help()`: real English and code, a little new in each version.
+    """The language reference behind Python's `help()`: half a megabyte of English and code, new in each version.
 
     Raises:
         ValueError: this Python was installed without the manual.
