@@ -10,11 +10,8 @@ ranks together before an all-gather. Counted are the bytes that this rank *sends
 together receive just as much. Where p does not divide the array, chunks differ by an element, and a formula gives the
 mean over the ranks, rounded to a byte. Each refuses negative bytes, no ranks, and a rank that does not exist.
 
-A `Link` is a connection in the α–β model: a message costs α seconds whatever its size, and β seconds for each byte
-(Hockney 1994; Thakur, Rabenseifner and Gropp 2005, §3). Every rank has one link, over which it sends and receives at
-once; adding up is free. So time is a `Path`: the messages and bytes that must pass one after the other. At the end
-stand an all-reduce over two kinds of links, and buckets of gradients that leave while the backward pass still computes
-(Li et al. 2020, §3.2).
+Every rank has one `Link`, over which it sends and receives at once; adding up is free. So time is a `Path`: the
+messages and bytes that must pass one after the other.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ class Path(NamedTuple):
 
 @dataclass(frozen=True)
 class Link:
-    """A connection in the α–β model.
+    """A connection in the α–β model (Hockney 1994; Thakur, Rabenseifner and Gropp 2005, §3).
 
     Attributes:
         alpha: the price of a message, whatever its size (latency).
@@ -344,7 +341,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Overlap:
-    """A backward pass and the all-reduces of its buckets. Time 0 is the start of the backward pass."""
+    """A backward pass and the all-reduces of its buckets (Li et al. 2020, §3.2). Time 0 is where the pass begins."""
 
     departures: tuple[Departure, ...]  # the buckets, in the order in which they leave
     backward_s: Seconds  # how long the rank computes
@@ -370,7 +367,6 @@ def overlap(
         gradients: in the order in which they get ready; the last one ends the backward pass.
         bucket_bytes: a bucket is closed once it holds so many bytes.
         world_size: ranks of the ring that sums each bucket.
-        link: what a message and a byte cost.
         overlapped: False lets all buckets wait for the end of the backward pass.
 
     Raises:
