@@ -67,11 +67,7 @@ def own_tokens(whole: Tensor, dim: int, order: Order = "zigzag", group: Group = 
 
 
 def work(order: Order, ranks: int) -> list[list[float]]:
-    """Scores that each rank computes in each step of the ring, as a share of one rank's full square s².
-
-    Returns:
-        One row for each step, with a number for each rank. A piece against itself is half a square.
-    """
+    """Scores in each step of the ring (row) on each rank (column), as a share of one rank's full square s²."""
 
     def share(rank: int, step: int) -> float:
         queries, keys = pieces(order, ranks, rank), pieces(order, ranks, (rank - step) % ranks)
@@ -223,7 +219,6 @@ class ContextParallelGPT(GPT):
     Args:
         gpt: the unsplit model, built alike on every rank; it stays as it is.
         group: the ranks that share the sequence; None for all.
-        order: the order in which the sequence is cut.
 
     Raises:
         ValueError: the GPT has dropout: the ring never holds the weights that would be dropped.

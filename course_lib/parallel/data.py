@@ -7,8 +7,7 @@
     optimizer.step()
 
 If every rank's loss is the mean over equally many tokens, the mean of their gradients is the gradient of the joined
-batch, so weights that begin equal stay equal. `NaiveDataParallel` does it in the fewest lines; `BucketedDataParallel`
-sends fewer, larger messages while the backward pass is still busy. `ShardedSampler` deals out the items of an epoch.
+batch, so weights that begin equal stay equal.
 """
 
 from __future__ import annotations

@@ -70,7 +70,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
         stage: 1 cuts the state, 2 the gradients as well.
         group: the ranks that hold a replica; None for all.
         bucket_bytes: parameters are reduced and gathered in buckets of about this size.
-        optimizer_args: arguments for `optimizer_cls`.
 
     Attributes:
         optimizer: the `optimizer_cls` of this rank's pieces. A learning-rate scheduler takes either optimizer.
@@ -329,10 +328,7 @@ class ReplicatedFlatShard(FlatShard):
 
     @torch.no_grad()
     def start_all_gather_weights(self) -> dist.Work:
-        """Begin to give every rank the weights that the others have updated. All ranks must call.
-
-        Bytes sent by each rank: (N-1)/N times the bucket's.
-        """
+        """Begin to gather the new weights. All ranks must call. Bytes sent by each: (N-1)/N times the bucket's."""
         if self.dtype in SIXTEEN_BITS:
             for piece in self.pieces:
                 self._own[piece.place] = piece.value  # rounds the masters
