@@ -51,10 +51,8 @@ class Optimizer(torch.optim.Optimizer):
         """Take one step for one weight, in place.
 
         Args:
-            weight: changed in place.
             gradient: of weight's shape and dtype; not to be changed.
             state: kept for this weight between steps; empty before the first one.
-            group: learning rate and other settings.
         """
         raise NotImplementedError
 

@@ -146,7 +146,6 @@ class StochasticRounding(_OverRule):
 
     Args:
         rule: as in `MasterWeights`; the parameters become bf16.
-        seed: names the draws.
     """
 
     def __init__(self, rule: Optimizer, seed: int = 0) -> None:
