@@ -114,7 +114,7 @@ class SGD(Optimizer):
             gradient = gradient.add(weight, alpha=group["weight_decay"])  # out of place: `.grad` is the caller's
         if group["momentum"]:
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(weight)
+                state["momentum_buffer"] = torch.zeros_like(gradient)
             gradient = state["momentum_buffer"].mul_(group["momentum"]).add_(gradient)
         weight.add_(gradient, alpha=-group["lr"])
 
