@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.notebook.picture import INK, MUTED, Picture, legend, new_figure, note
-from course_kit.tables import as_html, as_text
+from course_kit.tables import Tabular
 from course_kit.units import Bytes, Seconds
 from course_pages.shared.memory import stack_categories
 
@@ -27,20 +27,17 @@ class Rung:
     seconds: Seconds
 
 
-class Ladder:
-    """The rungs as a table: as the last expression of a cell it renders as HTML, elsewhere as text."""
-
-    HEADER = ("", "peak", "of the first row", "seconds", "of the first row")
+class Ladder(Tabular):
+    """The rungs as a table."""
 
     def __init__(self, rungs: Sequence[Rung]) -> None:
         if not rungs:
             raise ValueError("a ladder without a rung given; it needs at least the plain step")
         self.rungs = list(rungs)
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """The printed cells."""
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         first = self.rungs[0]
-        return [
+        return ("", "peak", "of the first row", "seconds", "of the first row"), [
             (
                 rung.name,
                 f"{rung.peak.total:.1MiB}",
@@ -68,12 +65,6 @@ class Ladder:
         legend(figure, "lower center", len(CATEGORIES), fontsize=9.5)
         told = "; ".join(f"{rung.name}: {rung.peak.total:.1MiB}, {rung.seconds:.2s}" for rung in rungs)
         return Picture(figure, caption=caption, alt=f"Bars, from the plain step downwards. {told}.")
-
-    def __repr__(self) -> str:
-        return as_text(self.HEADER, self.rows())
-
-    def _repr_html_(self) -> str:
-        return as_html(self.HEADER, self.rows())
 
 
 def peaks_by_micro_batch(
