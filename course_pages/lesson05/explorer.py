@@ -6,7 +6,6 @@ Move the micro-batch and see the activations shrink while everything else stays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from course_kit.notebook.explorer import Control, Explorer
@@ -31,23 +30,10 @@ OPTIMIZERS = {"adam": "Adam", "momentum": "SGD with momentum", "sgd": "SGD"}
 """Every `predict.Optimizer`, and its name on the page."""
 
 
-@dataclass(frozen=True)
-class BatchSplit:
-    """A batch in equal pieces.
-
-    Attributes:
-        micro_batch: sequences in a piece.
-        pieces: how many forward and backward passes the step has.
-        peak: bytes at the worst moment of the step.
-    """
-
-    micro_batch: int
-    pieces: int
-    peak: PeakAccount
-
-
-def batch_splits(config: GPTConfig, seq: int, global_batch: int, optimizer: Optimizer = "adam") -> list[BatchSplit]:
-    """All splits of a batch into pieces of 1, 2, 4, … sequences, and the peak of each: fp32, nothing recomputed.
+def batch_splits(
+    config: GPTConfig, seq: int, global_batch: int, optimizer: Optimizer = "adam"
+) -> dict[int, PeakAccount]:
+    """Bytes at a step's worst moment if a batch is cut into pieces of 1, 2, 4, … sequences: fp32, nothing recomputed.
 
     Raises:
         ValueError: the batch is not one of `SIZES`; and as `predict.peak`.
@@ -55,18 +41,14 @@ def batch_splits(config: GPTConfig, seq: int, global_batch: int, optimizer: Opti
     if global_batch not in SIZES:
         raise ValueError(f"global_batch={global_batch} given; it must be one of {SIZES}")
     setup = Setup(config, batch_size=global_batch, seq=seq, optimizer=optimizer)
-    return [
-        BatchSplit(micro, global_batch // micro, peak(setup.with_(micro_batch=micro)))
-        for micro in SIZES
-        if micro <= global_batch
-    ]
+    return {micro: peak(setup.with_(micro_batch=micro)) for micro in SIZES if micro <= global_batch}
 
 
 def accumulation_table(config: GPTConfig, seq: int) -> dict[str, dict[str, list[list[int]]]]:
     """Optimizer → global batch → for each micro-batch the bytes of the five categories."""
     return {
         optimizer: {
-            str(batch): [list(map(int, split.peak.values())) for split in batch_splits(config, seq, batch, optimizer)]
+            str(batch): [list(map(int, each.values())) for each in batch_splits(config, seq, batch, optimizer).values()]
             for batch in SIZES
         }
         for optimizer in get_args(Optimizer)
@@ -94,8 +76,8 @@ class AccumulationExplorer(Explorer):
         super().__init__(**chosen)
 
     @property
-    def splits(self) -> list[BatchSplit]:
-        """All splits of the chosen batch."""
+    def splits(self) -> dict[int, PeakAccount]:
+        """Sequences in a piece → the peak, for all splits of the chosen batch."""
         return batch_splits(self.config, self.seq, self.global_batch, self.optimizer)
 
     def _table(self) -> dict[str, Any]:
@@ -103,11 +85,11 @@ class AccumulationExplorer(Explorer):
         return {"peaks": peaks, "gpus": {name: int(memory) for name, memory in GPUS.items()}}
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        peaks = {split.micro_batch: split.peak for split in self.splits}
-        return peaks_by_micro_batch(peaks, self.gpu, GPUS[self.gpu], caption=caption, alt=alt)
+        return peaks_by_micro_batch(self.splits, self.gpu, GPUS[self.gpu], caption=caption, alt=alt)
 
     def _told(self) -> str:
-        told = "; ".join(f"{split.pieces} × {split.micro_batch}: {split.peak.total:.1GiB}" for split in self.splits)
+        splits = self.splits.items()
+        told = "; ".join(f"{self.global_batch // size} × {size}: {peak.total:.1GiB}" for size, peak in splits)
         return (
             f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. A program on the "
             f"{self.gpu} sees {GPUS[self.gpu]:.2GiB}."

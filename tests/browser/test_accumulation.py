@@ -45,17 +45,18 @@ def test_the_bars_tell_the_librarys_peaks(mounted: Callable[..., Page], explorer
     names = page.locator(".ax-bar").evaluate_all("bars => bars.map((bar) => bar.getAttribute('aria-label'))")
     memory = T4.usable
     assert names == [
-        f"{split.pieces} piece{'s' * (split.pieces > 1)} of {split.micro_batch}: "
-        f"{split.peak.total.to('GiB'):.{1 if split.peak.total < 100 * 2**30 else 0}f} GiB, "
-        f"{'fits' if split.peak.total <= memory else 'too much'}"
-        for split in explorer.splits
+        f"{64 // size} piece{'s' * (size < 64)} of {size}: "
+        f"{peak.total.to('GiB'):.{1 if peak.total < 100 * 2**30 else 0}f} GiB, "
+        f"{'fits' if peak.total <= memory else 'too much'}"
+        for size, peak in explorer.splits.items()
     ]
-    for split in explorer.splits[:4]:
-        heights = bar(page, split.micro_batch).locator(".ax-part").evaluate_all(
+    for size in (1, 2, 4, 8):
+        heights = bar(page, size).locator(".ax-part").evaluate_all(
             "parts => parts.map((part) => part.getBoundingClientRect().height)"
         )  # fmt: skip
         shares = [height / sum(heights) for height in reversed(heights)]
-        assert shares == pytest.approx([n / split.peak.total for n in split.peak.values()], abs=0.02)
+        peak = explorer.splits[size]
+        assert shares == pytest.approx([n / peak.total for n in peak.values()], abs=0.02)
 
 
 def test_the_line_stands_at_the_memory_of_the_gpu(mounted: Callable[..., Page], explorer: AccumulationExplorer) -> None:
@@ -65,7 +66,7 @@ def test_the_line_stands_at_the_memory_of_the_gpu(mounted: Callable[..., Page], 
     assert column and line and top
     bottom = column["y"] + column["height"]
     ratio = (bottom - top["y"]) / (bottom - line["y"])
-    assert ratio == pytest.approx(explorer.splits[3].peak.total / T4.usable, abs=0.03)
+    assert ratio == pytest.approx(explorer.splits[8].total / T4.usable, abs=0.03)
 
 
 def test_keyboard_and_mouse_choose_a_piece(mounted: Callable[..., Page]) -> None:
