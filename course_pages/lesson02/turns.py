@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_kit import measure
 from course_kit.notebook.your_turn import Function
@@ -18,6 +18,7 @@ from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
 from course_lib.train.recompute import RecomputedLayers
 from course_lib.train.step import train_step
+from course_pages.shared.kept import kept_by
 
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 LONG = replace(SMALL, context=512)
@@ -51,19 +52,6 @@ def states_held(precision: str, moments: int, config: GPTConfig = SMALL) -> Byte
         alive = record.now
     steps = 4 * len(parameters) if moments == 2 and precision != "mixed" else 0
     return alive.parameters + alive.gradients + alive.optimizer - Bytes(steps)
-
-
-def kept_by(module: nn.Module, x: Tensor) -> list[Bytes]:
-    """Bytes of each storage that autograd keeps when the module reads x, parameters not counted, in their order."""
-    kept, owned = {}, {p.untyped_storage().data_ptr() for p in module.parameters()}
-
-    def at_the_door(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(at_the_door, lambda tensor: tensor):
-        module(x)
-    return [Bytes(tensor.untyped_storage().nbytes()) for address, tensor in kept.items() if address not in owned]
 
 
 def between_the_passes(config: GPTConfig, batch_size: int, seq: int) -> Bytes:

@@ -14,6 +14,7 @@ from course_kit.units import Bytes
 from course_lib.parallel.layout import Layout, contract, steps
 from course_lib.predict.traffic import OPERATIONS
 from course_pages.lesson08.pictures import COPY, Lies, Stop, split_product
+from course_pages.lesson08.runs import factors
 
 SIZES = {"token": 64, "width": 128, "hidden": 512}
 """Dims of the products, with 4 bytes a number."""
@@ -35,17 +36,12 @@ def stops(first: str, second: str, ranks: int) -> list[Stop]:
     """
     if first not in CUTS or second not in (*CUTS, ALONE):
         raise ValueError(f"first={first!r}, second={second!r}: cut by one of {', '.join(CUTS)}; second may be {ALONE}")
-    columns, rows = ({dim: "tensor"} for dim in ("hidden", "width"))  # of A; of B it is the other way round
-    x = Layout("token width", {} if first == "columns" else rows)
-    weight = Layout("width hidden", columns if first == "columns" else rows)
-    way, hidden = [_stop("X", x, "×"), _stop("A", weight, "=")], contract(x, weight)
+    x, a, needed, b = factors(first, second)
+    way, hidden = [_stop("X", x, "×"), _stop("A", a, "=")], contract(x, a)
     if second == ALONE:
         return way + _brought("H", hidden, Layout("token hidden"), "", ranks)
-    needed = Layout("token hidden", {} if second == "columns" else columns)
-    weight = Layout("hidden width", rows if second == "columns" else columns)
-    result = contract(needed, weight)
-    way += [*_brought("H", hidden, needed, "GELU, ×", ranks), _stop("B", weight, "=")]
-    return way + _brought("Y", result, Layout("token width"), "", ranks)
+    way += [*_brought("H", hidden, needed, "GELU, ×", ranks), _stop("B", b, "=")]
+    return way + _brought("Y", contract(needed, b), Layout("token width"), "", ranks)
 
 
 def _brought(name: str, have: Layout, want: Layout, behind: str, ranks: int) -> list[Stop]:

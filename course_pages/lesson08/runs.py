@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_kit import measure
 from course_kit.units import Bytes, Count
@@ -19,6 +19,7 @@ from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.layout import Layout, contract, steps
 from course_lib.parallel.tensor_gpt import ParallelGPT, whole_state_dict
 from course_lib.train.step import train_step
+from course_pages.shared.kept import kept_by
 
 SMALL = GPTConfig(layers=2, width=64, heads=8, vocab_size=256, context=32)
 STREAM = Bytes(4 * 4 * 32 * 64)
@@ -37,12 +38,18 @@ def sequence_parallel(gpt: GPT) -> ParallelGPT:
     return ParallelGPT(gpt, None, sequence_parallel=True)
 
 
-def layouts(first: str, second: str) -> tuple[Layout, Layout, Layout]:
-    """Layouts of the hidden layer, as it is computed and as B needs it, and of the result."""
+def factors(first: str, second: str) -> tuple[Layout, Layout, Layout, Layout]:
+    """Layouts of X and A, and of the hidden layer and B, where A is cut by `first` and B by `second`."""
     x = Layout("token width", {} if first == "columns" else {"width": "tensor"})
     a = Layout("width hidden", {"hidden" if first == "columns" else "width": "tensor"})
     needed = Layout("token hidden", {} if second == "columns" else {"hidden": "tensor"})
     b = Layout("hidden width", {"width" if second == "columns" else "hidden": "tensor"})
+    return x, a, needed, b
+
+
+def layouts(first: str, second: str) -> tuple[Layout, Layout, Layout]:
+    """Layouts of the hidden layer, as it is computed and as B needs it, and of the result."""
+    x, a, needed, b = factors(first, second)
     return contract(x, a), needed, contract(needed, b)
 
 
@@ -140,21 +147,6 @@ def bill() -> tuple[Count, Count, Bytes]:
     return Count(sum(p.numel() for p in model.parameters())), Count(sent.messages["all_reduce"]), sent.sent_bytes
 
 
-def kept(model: nn.Module, run: Callable[[], Any]) -> Bytes:
-    """Bytes that autograd keeps of what `run` computes, without the model's weights."""
-    storages: dict[int, Tensor] = {}
-
-    def keep(saved: Tensor) -> Tensor:
-        storages[saved.untyped_storage().data_ptr()] = saved
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-        run()
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    return Bytes(sum(each.untyped_storage().nbytes() for where, each in storages.items() if where not in weights))
-
-
 def kept_by_a_block(split: Split, parts: int = 1) -> Bytes:
     """Bytes kept of a block's forward pass; the stream that comes in has 1/parts of the tokens."""
-    model = split(GPT(SMALL))
-    return kept(model, lambda: model.blocks[0](torch.ones(4, 32 // parts, 64, requires_grad=True)))
+    return Bytes(sum(kept_by(split(GPT(SMALL)).blocks[0], torch.ones(4, 32 // parts, 64, requires_grad=True))))

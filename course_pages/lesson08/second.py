@@ -24,7 +24,8 @@ from course_lib.model.gpt import GPT, Attention
 from course_lib.parallel import context, tensor, tensor_gpt
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.train.step import train_step
-from course_pages.lesson08.runs import SMALL, Split, attention, batch, kept, sequence_parallel
+from course_pages.lesson08.runs import SMALL, Split, attention, batch, sequence_parallel
+from course_pages.shared.kept import kept_by
 
 
 @contextmanager
@@ -216,8 +217,7 @@ def own_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def kept_by_a_step(split: Split) -> Bytes:
     """Bytes that autograd keeps of a whole forward pass over the long sequence."""
-    model = split(GPT(LONG))
-    return kept(model, lambda: model(*long_batch()))
+    return Bytes(sum(kept_by(split(GPT(LONG)), *long_batch())))
 
 
 def context_parallel_here() -> str:
