@@ -26,6 +26,17 @@ def chain_of(n: int) -> list[nn.Module]:
     return [nn.Sequential(nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False)) for _ in range(n)]
 
 
+def recorder() -> tuple[Function, list[tuple[Function, Tensor]]]:
+    """A `forget` that runs its piece, and the pieces that it was given, each with its input."""
+    pieces: list[tuple[Function, Tensor]] = []
+
+    def forget(piece: Function, given: Tensor) -> Tensor:
+        pieces.append((piece, given))
+        return piece(given)
+
+    return forget, pieces
+
+
 def through(layers: list[nn.Module], x: Tensor) -> Tensor:
     """The plain chain."""
     for layer in layers:
@@ -76,12 +87,7 @@ def check_redo(function: Function) -> None:
 def check_segments(function: Function) -> None:
     """Results, the number of segments, and that each of them runs again by itself when the loop has ended."""
     for n, k in ((16, 1), (16, 4), (16, 5), (6, 6), (3, 4)):
-        layers, x, pieces = chain_of(n), torch.randn(4, WIDTH), []
-
-        def forget(piece: Function, given: Tensor, pieces: list[tuple[Function, Tensor]] = pieces) -> Tensor:
-            pieces.append((piece, given))
-            return piece(given)
-
+        layers, x, (forget, pieces) = chain_of(n), torch.randn(4, WIDTH), recorder()
         result = function(layers, x, k, forget)
         case = f"{n} layers, K = {k}"
         assert torch.is_tensor(result), f"{case}: it should return a tensor, but returns {result}"
@@ -110,20 +116,15 @@ def check_peak(function: Function) -> None:
 def check_in_halves(function: Function) -> None:
     """Results, and which halves are forgotten: of each stretch the first alone, with its layers and no others."""
     for n in (2, 5, 8):
-        layers, x, pieces, ran = chain_of(n), torch.randn(4, WIDTH), [], []
+        layers, x, (forget, pieces), sizes = chain_of(n), torch.randn(4, WIDTH), recorder(), []
 
-        def run(part: list[nn.Module], given: Tensor, ran: list[list[nn.Module]] = ran) -> Tensor:
-            ran.append(list(part))
+        def run(part: list[nn.Module], given: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(len(part))
             return through(list(part), given)
-
-        def forget(piece: Function, given: Tensor, pieces: list[tuple[Function, Tensor]] = pieces) -> Tensor:
-            pieces.append((piece, given))
-            return piece(given)
 
         said = function(layers, x, run, forget)
         assert torch.is_tensor(said), f"{n} layers: it should return a tensor, but returns {said}"
         assert torch.equal(said, through(layers, x)), f"{n} layers: the result is not that of the plain chain"
-        sizes = [len(part) for part in ran]
         assert len(sizes) == 2, (
             f"{n} layers: `run` should be called once for each half, but is called {len(sizes)} times"
         )
