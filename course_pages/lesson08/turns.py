@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,13 +9,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_kit import measure, ranks
+from course_kit.notebook.your_turn import Function
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import hardware
 from course_lib.model.gpt import GPT
 from course_pages.lesson08.runs import SMALL, attention, cut_mlp, gradient_of_x, sequence_parallel
-
-Function = Callable[..., Any]
 
 
 def check_attention(function: Function) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,21 +13,11 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from course_kit import measure, ranks
+from course_kit.notebook.your_turn import Function
 from course_lib.model.gpt import GPT
-from course_lib.pipeline.schedule import (
-    Schedule,
-    checked,
-    gpipe,
-    naive,
-    one_f_one_b,
-    parse,
-    peak_in_flight,
-    problems,
-    simulate,
-)
+from course_lib.pipeline import schedule as schedules
+from course_lib.pipeline.schedule import Schedule, checked, parse, peak_in_flight, problems, simulate
 from course_pages.lesson09.runs import SMALL, forward, micro_batches, my_stages
-
-Function = Callable[..., Any]
 
 
 def from_orders(order: Function, stages: int, micro_batches: int) -> Schedule:
@@ -39,7 +29,7 @@ def check_backward(function: Function) -> None:
     """The whole model's gradients on every rank, in both precisions; one gradient sent by all ranks but the first."""
 
     def on_each_rank(dtype: torch.dtype) -> tuple[float, int, int, list[str]]:
-        (stage,) = my_stages(naive(dist.get_world_size(), 1), dtype=dtype).values()
+        (stage,) = my_stages(schedules.naive(dist.get_world_size(), 1), dtype=dtype).values()
         (batch,), whole = micro_batches(0, 1), GPT(SMALL, dtype=dtype)
         x, y = forward(stage, *batch)
         with measure.traffic() as sent, watched_isends() as posted:
@@ -76,8 +66,12 @@ def check_order(function: Function) -> None:
         schedule, case = _checked(function, stages, count)
         odd = sorted({str(action) for row in schedule.actions for action in row if action.kind not in ("F", "BW")})
         assert not odd, f"{case}: each action should be an F or a whole BW, but there are {', '.join(odd)}"
-        due = [min(count, stages - s) for s in range(stages)]
-        _compare(schedule, case, due, 3 * (count + stages - 1))
+        held, due = list(map(peak_in_flight, schedule.actions)), [min(count, stages - s) for s in range(stages)]
+        more = [rank for rank in range(stages) if held[rank] > due[rank]]
+        assert not more, f"{case}: ranks {more} run too far ahead: {[held[rank] for rank in more]} are in flight there"
+        took = simulate(schedule).makespan - 3 * (count + stages - 1)
+        assert took <= 0, f"{case}: should take no longer than GPipe, but takes {took:g} units more"
+        assert held == due, f"{case}: the stages should run as far ahead as the text says, but {held} are in flight"
 
 
 def check_zero_bubble(function: Function) -> None:
@@ -107,15 +101,6 @@ def _checked(function: Function, stages: int, count: int) -> tuple[Schedule, str
     shape = (schedule.ranks, schedule.stages, schedule.micro_batches)
     assert shape == (stages, stages, count), f"{case}: all micro-batches should be there, one stage a rank"
     return schedule, case
-
-
-def _compare(schedule: Schedule, case: str, places: list[int], units: float) -> None:
-    held = list(map(peak_in_flight, schedule.actions))
-    more = [rank for rank, (mine, due) in enumerate(zip(held, places)) if mine > due]
-    assert not more, f"{case}: ranks {more} run too far ahead: {[held[rank] for rank in more]} are in flight there"
-    took = simulate(schedule).makespan
-    assert took <= units, f"{case}: should take no longer than GPipe, but takes {took - units:g} units more"
-    assert held == places, f"{case}: the stages should run as far ahead as the text says, but {held} are in flight"
 
 
 class _Posted:
@@ -189,8 +174,8 @@ def check_ends(function: Function) -> None:
 
 
 EXERCISES = (
-    next(m for m in range(1, 100) if simulate(gpipe(8, m)).bubble <= 0.1),
-    peak_in_flight(one_f_one_b(16, 64).actions[5]),
+    next(m for m in range(1, 100) if simulate(schedules.gpipe(8, m)).bubble <= 0.1),
+    peak_in_flight(schedules.one_f_one_b(16, 64).actions[5]),
 )
 """Answers to exercises 1 and 2: micro-batches, for a tenth of idle time; in flight on stage 5 of 16."""
 
