@@ -96,14 +96,10 @@ def check_scale(function: Function) -> None:
             due = 2 * due if grows else due if outcome == "g" else due / 2
             before = scaler.scale
             function(scaler, outcome == "g")
+            told = ", ".join("good" if each == "g" else "inf" for each in outcomes[: number + 1])
             assert scaler.scale == due, (
-                f"growth_interval={interval}, and after {_told(outcomes[: number + 1])} the scale goes from {before:g} "
-                f"to {scaler.scale:g}"
+                f"growth_interval={interval}, and after {told} the scale goes from {before:g} to {scaler.scale:g}"
             )
-
-
-def _told(outcomes: str) -> str:
-    return ", ".join("good" if outcome == "g" else "inf" for outcome in outcomes)
 
 
 def check_delayed(function: Function) -> None:

@@ -26,10 +26,18 @@ def check_pieces(function: Function) -> None:
     due = _gradient(model)
     for pieces in (micro_batches(WHOLE, 16), micro_batches(WHOLE, 4), [WHOLE]):
         model = GPT(SMALL, seed=0)
-        held = _held_at_each_forward(model, function, pieces)
-        _same_gradient(model, due, len(pieces))
-        assert len(held) >= len(pieces) and not any(held), (
-            f"{len(pieces)} pieces: when one begins, the one before should have gone backward and left no activations"
+        held, m = _held_at_each_forward(model, function, pieces), len(pieces)
+        ours = _gradient(model)
+        assert ours.shape == due.shape, f"{m} pieces: every parameter should have a gradient in `.grad` afterwards"
+        long = (ours.norm() / due.norm()).item()
+        assert abs(long - 1) < 0.01, (
+            f"{m} pieces: the gradient should be as long as that of one, but is {long:.3g} times"
+        )
+        by = ((ours - due).norm() / due.norm()).item()
+        rounding = 2047 * torch.finfo(torch.float32).eps  # 2,048 tokens are added up
+        assert by < rounding, f"{m} pieces: the gradient is another one, off by {by:.1%}"
+        assert len(held) >= m and not any(held), (
+            f"{m} pieces: when one begins, the one before should have gone backward and left no activations"
         )
 
 
@@ -51,16 +59,6 @@ def _held_at_each_forward(model: nn.Module, function: Function, pieces: Sequence
 def _gradient(model: nn.Module) -> Tensor:
     """All gradients, end to end."""
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None] or [torch.zeros(1)])
-
-
-def _same_gradient(model: nn.Module, due: Tensor, m: int) -> None:
-    ours = _gradient(model)
-    assert ours.shape == due.shape, f"{m} pieces: every parameter should have a gradient in `.grad` afterwards"
-    long = (ours.norm() / due.norm()).item()
-    assert abs(long - 1) < 0.01, f"{m} pieces: the gradient should be as long as that of one, but is {long:.3g} times"
-    by = ((ours - due).norm() / due.norm()).item()
-    rounding = 2047 * torch.finfo(torch.float32).eps  # 2,048 tokens are added up
-    assert by < rounding, f"{m} pieces: the gradient is another one, off by {by:.1%}"
 
 
 def check_weights(function: Function) -> None:

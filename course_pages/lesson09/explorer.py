@@ -78,13 +78,9 @@ class PipelineExplorer(Explorer):
 
     @traitlets.observe("schedule", "stages", "micro_batches")
     def _forget_moves(self, _change: object) -> None:
-        if self.moved and not self._is_moved():
-            self.moved = ""
-
-    def _is_moved(self) -> bool:
-        """Compare the actions in `moved` with those of the chosen schedule."""
         first = pipeline_table()["orders"][self.schedule][self.stages][self.micro_batches]
-        return isinstance(first, str) and sorted(first.split()) == sorted(self.moved.split())
+        if not isinstance(first, str) or sorted(first.split()) != sorted(self.moved.split()):  # of another schedule
+            self.moved = ""
 
     @traitlets.validate("moved")
     def _check_moved(self, proposal: traitlets.Bunch) -> str:

@@ -110,14 +110,10 @@ def missed(kind: type[Pipeline], schedule: Schedule, config: GPTConfig = SMALL, 
             pipeline.forward_backward(batches)
             sgd.step()
             right = dict(whole.named_parameters())
-            far.append(max(_miss(p, right[name], before[name]) for name, p in mine.items()))
+            far.append(max(((p - right[n]).norm() / (right[n] - before[n]).norm()).item() for n, p in mine.items()))
         return far
 
     return ranks.run(on_a_rank, world_size=schedule.ranks)
-
-
-def _miss(weight: Tensor, right: Tensor, before: Tensor) -> float:
-    return ((weight - right).norm() / (right - before).norm()).item()
 
 
 def seconds_of_layers(config: GPTConfig, size: int = 2) -> list[float]:

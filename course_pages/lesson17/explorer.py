@@ -166,12 +166,9 @@ class MapExplorer(Explorer):
         """The cells that are shown."""
         return cells(self.run, self.gpu, self.zero, self.micro, self.recompute)
 
-    def _dots(self) -> dict[tuple[int, int], tuple[float | None, float | None]]:
-        is_published = self.gpu == "H100" and not self.recompute
-        return published(self.run, self.zero, self.micro) if is_published else {}
-
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        place, dots = (self.tensor, self.pipeline), self._dots()
+        is_published, place = self.gpu == "H100" and not self.recompute, (self.tensor, self.pipeline)
+        dots = published(self.run, self.zero, self.micro) if is_published else {}
         return layout_map(self.found, dots, room(self.gpu), place, (TENSOR, PIPELINE), caption=caption, alt=alt)
 
     def _told(self) -> str:
