@@ -10,19 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
-from course_kit.notebook.picture import (
-    GRID,
-    INK,
-    MUTED,
-    PALETTE,
-    PAPER,
-    SERIES,
-    Picture,
-    legend,
-    line_look,
-    new_figure,
-    note,
-)
+from course_kit.notebook.picture import INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, line_look, new_figure, note
 from course_kit.units import Bytes, Seconds
 
 # ---- who asks whom for what -----------------------------------------------------------------------------------------
@@ -269,7 +257,6 @@ def fill_of_tiers(
     right.set_xlabel("seconds of a step")
     for axes in (left, right):
         axes.grid(False, axis="y")
-        axes.grid(True, axis="x", color=GRID)
     for name, category in zip(("weights", "gradients", "optimizer", "checkpoints", "passing through"), CATEGORIES):
         left.barh([0], [0], color=PALETTE[category], label=name)
     legend(figure, "lower center", 5)

@@ -10,18 +10,7 @@ from matplotlib.axes import Axes
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.measure.memory import MemoryRecord, Timeline
-from course_kit.notebook.picture import (
-    GRID,
-    INK,
-    MUTED,
-    PALETTE,
-    PAPER,
-    Picture,
-    legend,
-    new_figure,
-    note,
-    series_color,
-)
+from course_kit.notebook.picture import GRID, INK, MUTED, PALETTE, PAPER, Picture, legend, new_figure, note
 from course_kit.units import Bytes
 
 
@@ -212,10 +201,9 @@ def memory_growth(
         raise ValueError(f"memory_growth needs lines of {len(over)} values each, as many as `over` has")
     figure, (axes,) = new_figure(height=3.2)
     unit = max(max(values) for values in predicted.values()).best_unit()
-    for number, (name, values) in enumerate(predicted.items()):
-        color = series_color(number)
-        axes.plot(over, [nbytes.to(unit) for nbytes in values], color=color, lw=2)
-        note(axes, name, (over[-1], values[-1].to(unit)), (8, 0), va="center", color=color, size=10)
+    for name, values in predicted.items():
+        (line,) = axes.plot(over, [nbytes.to(unit) for nbytes in values], lw=2)
+        note(axes, name, (over[-1], values[-1].to(unit)), (8, 0), va="center", color=line.get_color(), size=10)
     for values in measured.values():
         rings = [nbytes.to(unit) for nbytes in values]
         axes.plot(over, rings, ls="", marker="o", ms=5, mfc="white", mec=PALETTE["measured"], mew=1.5, zorder=4)
