@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from course_kit.accounts import MemoryAccount
+from course_kit.accounts import CATEGORIES
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import PALETTE, Picture
 from course_lib.model.gpt import GPTConfig
@@ -87,25 +87,17 @@ def memory_table() -> dict[str, Any]:
     """
     offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
     tables: dict[str, dict[str, Any]] = {"passes": {}, "updates": {}, "states": {}}
-    for precision, attention, recompute, one in product(
-        ("fp32", "bf16"), offers["attention"], offers["recompute"], (True, False)
-    ):
+    bits = {"fp32": "fp32", "bf16": "16 bits"}
+    for precision, attention, recompute, one in product(bits, offers["attention"], offers["recompute"], (True, False)):
+        place = f"{bits[precision]} {attention} {recompute} {1 if one else 'more'}"
         kind = steps(attention, one, precision=precision, recompute=recompute)
-        found = that_may_be_largest(sums(passes, kind), corners(one))
-        tables["passes"][
-            f"{'fp32' if precision == 'fp32' else '16 bits'} {attention} {recompute} {1 if one else 'more'}"
-        ] = found
+        tables["passes"][place] = that_may_be_largest(sums(passes, kind), corners(one))
     for precision, optimizer in product(offers["precision"], offers["optimizer"]):
         kind = steps(precision=precision, optimizer=optimizer)
         tables["updates"][f"{precision} {optimizer}"] = that_may_be_largest(sums(update, kind), corners(False))
         tables["states"][f"{precision} {optimizer}"] = sums(states, kind)["states"]
     gpus = [[name, int(gpu.usable)] for name, gpu in GPUS.items()]
-    return {
-        **tables,
-        "terms": TERMS,
-        "gpus": gpus,
-        "colors": {category: PALETTE[category] for category in MemoryAccount()},
-    }
+    return {**tables, "terms": TERMS, "gpus": gpus, "colors": {category: PALETTE[category] for category in CATEGORIES}}
 
 
 def _choice(label: str, values: tuple[str, ...], default: str) -> Control:

@@ -7,7 +7,7 @@ passes through do not depend on the ranks, and stand apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -58,8 +58,8 @@ def zero_table() -> dict[str, Any]:
     """
     stages = range(len(STAGES))
 
-    def places(of: Callable[[str, int, int], Any]) -> dict[str, Any]:
-        return {model: [[of(model, ranks, zero) for zero in stages] for ranks in RANKS] for model in MODELS}
+    def places(of: Callable[[str, int, int], Any], along: Sequence[int] = RANKS) -> dict[str, Any]:
+        return {model: [[of(model, each, zero) for zero in stages] for each in along] for model in MODELS}
 
     return {
         "states": places(lambda model, ranks, zero: [int(n) for n in list(held(model, ranks, zero, 0).values())[:3]]),
@@ -70,13 +70,7 @@ def zero_table() -> dict[str, Any]:
         "seconds": {
             gpu: places(lambda model, ranks, zero, gpu=gpu: f"{sent(model, ranks, zero, gpu)[1]:.1}") for gpu in GPUS
         },
-        "fewest": {
-            gpu: {
-                model: [[needed(model, zero, sequences, gpu) for zero in stages] for sequences in SEQUENCES]
-                for model in MODELS
-            }
-            for gpu in GPUS
-        },
+        "fewest": {gpu: places(lambda model, n, zero, gpu=gpu: needed(model, zero, n, gpu), SEQUENCES) for gpu in GPUS},
         "gpus": {name: int(gpu.usable) for name, gpu in GPUS.items()},
         "stages": STAGES,
         "colors": [PALETTE[category] for category in CATEGORIES],

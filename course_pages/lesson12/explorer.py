@@ -7,6 +7,7 @@ bytes are `predict.rank_traffic`'s. The table holds both for every place of the 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -74,36 +75,20 @@ def cube_table() -> dict[str, Any]:
         "computing": model → shape → [seconds of computing, of waiting in the bubble].
     """
     shapes = list(itertools.product(LENGTHS, repeat=3))
-    meshes = {order: {_name(shape): mesh_of(order, *shape) for shape in shapes} for order in ORDERS}
+
+    def places(names: Iterable[str], of: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+        return {name: {"-".join(map(str, shape)): of(name, *shape) for shape in shapes} for name in names}
+
+    def groups(*place: Any) -> list[dict[str, list[int]]]:
+        return [{axis: mesh_of(*place).group_of(rank, axis) for axis in AXES} for rank in LOOKED_AT]
+
     return {
-        "groups": {
-            order: {
-                shape: [{axis: mesh.group_of(rank, axis) for axis in AXES} for rank in LOOKED_AT]
-                for shape, mesh in each.items()
-            }
-            for order, each in meshes.items()
-        },
-        "stage": {
-            order: {shape: [mesh.coordinates(rank)["pipe"] for rank in LOOKED_AT] for shape, mesh in each.items()}
-            for order, each in meshes.items()
-        },
-        "sent": {
-            model: {
-                _name(shape): [{axis: _costs(n) for axis, n in stage.items()} for stage in sent(model, *shape)]
-                for shape in shapes
-            }
-            for model in MODELS
-        },
-        "computing": {
-            model: {_name(shape): [round(float(s), 3) for s in computing(model, *shape)] for shape in shapes}
-            for model in MODELS
-        },
+        "groups": places(ORDERS, groups),
+        "stage": places(ORDERS, lambda *place: [mesh_of(*place).coordinates(rank)["pipe"] for rank in LOOKED_AT]),
+        "sent": places(MODELS, lambda *place: [{axis: _costs(n) for axis, n in at.items()} for at in sent(*place)]),
+        "computing": places(MODELS, lambda *place: [round(float(s), 3) for s in computing(*place)]),
         "colors": AXIS_COLORS,
     }
-
-
-def _name(shape: tuple[int, ...]) -> str:
-    return "-".join(map(str, shape))
 
 
 def _costs(n_bytes: int) -> list[Any]:
