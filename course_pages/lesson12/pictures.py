@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Polygon
+from matplotlib.patches import Rectangle
 
 from course_kit.notebook.picture import GRID, INK, MUTED, SERIES, Picture, legend, new_figure, series_color
 from course_lib.parallel.mesh import Mesh
@@ -95,10 +95,8 @@ def _place(mesh: Mesh, coordinates: Mapping[str, int]) -> tuple[float, float]:
 def _plate(axes: Axes, corners: list[tuple[float, float]], edge: float = 0.27) -> None:
     """A plate behind the ranks of one machine."""
     (left, right), (low, high) = ((min(c), max(c)) for c in zip(*corners))
-    box = [
-        (left - edge, low - edge), (right + edge, low - edge), (right + edge, high + edge), (left - edge, high + edge),
-    ]  # fmt: skip
-    axes.add_patch(Polygon(box, closed=True, facecolor=GRID, alpha=0.55, edgecolor="none", zorder=0))
+    size = right - left + 2 * edge, high - low + 2 * edge
+    axes.add_patch(Rectangle((left - edge, low - edge), *size, facecolor=GRID, alpha=0.55, edgecolor="none", zorder=0))
 
 
 def _groups(axes: Axes, groups: list[list[int]], places: Mapping[int, tuple[float, float]]) -> None:

@@ -21,7 +21,6 @@ COLORS = {
 """Passes light blue and green; a message that a rank waits for vermilion, purple or indigo, by its axis."""
 REST = "#C9CED4"
 _OFFSETS = {(2, 2, 2): (-8, -16), (1, 4, 2): (-12, 11)}  # their neighbours to the right would be covered
-_SAID = {"forward": "forward", "backward": "backward", "update": "update"}
 
 
 def look_of(event: Event) -> str | None:
@@ -32,29 +31,23 @@ def look_of(event: Event) -> str | None:
 
 
 def cube_step(record: RankTimeline, *, caption: str) -> Picture:
-    """A row for each rank: passes, the update, and messages for which it waits, coloured by their axis.
-
-    Args:
-        record: what `recorded_step` recorded.
-    """
+    """A row for each rank of a `recorded_step`: passes, the update, and messages for which it waits, by their axis."""
     ranks = range(record.world_size)
     figure, (axes,) = new_figure(height=1.1 + 0.36 * len(ranks))
+    spent = dict.fromkeys(COLORS, 0.0)
     for event in record.events:
         if look := look_of(event):
-            bar = [(1e3 * event.start_s, 1e3 * (event.end_s - event.start_s))]
-            axes.broken_barh(bar, (event.rank - 0.4, 0.8), facecolor=COLORS[look], edgecolor="none")
+            start_ms, took_ms = 1e3 * event.start_s, 1e3 * (event.end_s - event.start_s)
+            axes.broken_barh([(start_ms, took_ms)], (event.rank - 0.4, 0.8), facecolor=COLORS[look], edgecolor="none")
+            spent[look] += took_ms / len(ranks)
     end = 1.01e3 * max(event.end_s for event in record.events)
     axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5), xlabel="time since the step began (ms)")
     axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
-    words = {name: _SAID.get(name, f"waits {name}") for name in COLORS}
+    words = {name: f"waits {name}" if name.startswith("along") else name for name in COLORS}
     handles = [Patch(label=words[name], facecolor=color) for name, color in COLORS.items()]
     legend(figure, "lower center", 3, handles=handles, fontsize=9)
-    spent = dict.fromkeys(COLORS, 0.0)
-    for event in record.events:
-        if look := look_of(event):
-            spent[look] += 1e3 * (event.end_s - event.start_s) / len(ranks)
     told = "; ".join(f"{words[name]} {ms:.0f} ms" for name, ms in spent.items())
     return Picture(figure, caption=caption, alt=f"{len(ranks)} ranks as rows over time; on average of a rank: {told}.")
 
