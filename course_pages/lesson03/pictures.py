@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_kit.notebook.picture import GRID, INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, new_figure, note
@@ -45,7 +44,9 @@ def chain_film(chain: Chain, every: int | None, *, caption: str, alt: str) -> Pi
     end = 4 * chain.layers  # each layer runs forward, once more forward, and backward, which counts twice
     lives.set(xlim=(0, end), ylim=(0.4, chain.layers + 0.6), ylabel="layer", xticklabels=[])
     held.set(xlim=(0, end), ylabel="held, in inputs", xlabel="time, in runs of a layer forward")
-    _film_legend(figure, held)
+    words = {"forward": "runs forward", "recompute": "runs again", "backward": "runs backward"}
+    runs = [Rectangle((0, 0), 1, 1, facecolor=RUNS[phase], label=each) for phase, each in words.items()]
+    legend(figure, "lower center", 3, handles=[*held.get_legend_handles_labels()[0], *runs], fontsize=9.5)
     return Picture(figure, caption=caption, alt=alt)
 
 
@@ -59,14 +60,6 @@ def _draw_frame(axes: Axes, frame: Moment, every: int | None) -> None:
         axes.add_patch(Rectangle((x, segment * (every or 1) + 0.5), width, 0.3, facecolor=KEPT))
     run = Rectangle((x + 0.1 * width, frame.layer + 0.78), 0.8 * width, 0.45, facecolor=RUNS[frame.phase], zorder=3)
     axes.add_patch(run)
-
-
-def _film_legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    words = {"forward": "runs forward", "recompute": "runs again", "backward": "runs backward"}
-    handles += [Rectangle((0, 0), 1, 1, facecolor=color) for color in RUNS.values()]
-    labels += [words[phase] for phase in RUNS]
-    legend(figure, "lower center", 3, handles=handles, labels=labels, fontsize=9.5)
 
 
 def peak_for_every_k(
@@ -131,12 +124,7 @@ Segments = Sequence[tuple[int, int]]
 
 
 def chain_with_plan(costs: Costs, segments: Segments, *, caption: str) -> Picture:
-    """The layers of a chain, what each saves and costs, and which segments run again.
-
-    Args:
-        costs: the layers.
-        segments: what is recomputed; may be empty.
-    """
+    """The layers of a chain, what each saves and costs, and which segments run again, if any."""
     figure, (saved, flops) = new_figure(rows=2, height=3.8)
     layers = np.arange(len(costs))
     unit = Bytes(max((saved for _, saved, _ in costs), default=0)).best_unit()
@@ -159,12 +147,7 @@ def chain_with_plan(costs: Costs, segments: Segments, *, caption: str) -> Pictur
 
 
 def held_against_limit(held: Mapping[str, np.ndarray], limit: Bytes, *, caption: str) -> Picture:
-    """Bytes that steps held after each of their operations, against a limit.
-
-    Args:
-        held: name → bytes after each operation.
-        limit: the line that must not be crossed.
-    """
+    """Bytes that steps (by name) held after each of their operations, against a limit."""
     figure, (axes,) = new_figure(height=3.2)
     for color, (name, values) in zip((MUTED, *SERIES[1:4]), held.items(), strict=False):
         values = np.asarray(values) / Bytes.units["MiB"]

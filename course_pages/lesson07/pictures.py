@@ -91,10 +91,7 @@ _LABELS: dict[Kind, str] = {"compute": "computes", "wait": "waits", "send": "com
 
 
 def rank_timeline(record: RankTimeline, *, caption: str, alt: str) -> Picture:
-    """The record as a chart with a row for each rank and the communication as a thin bar below it.
-
-    Args:
-        record: what `measure.timeline` recorded.
+    """What `measure.timeline` recorded: a row for each rank, and its communication as a thin bar below it.
 
     Raises:
         ValueError: nothing was recorded.

@@ -40,12 +40,7 @@ class Stop(NamedTuple):
 
 
 def split_product(stops: Sequence[Stop], ranks: int, *, caption: str, alt: str) -> Picture:
-    """Every tensor of a split product in a row; colours are ranks, grey is a copy on each, a stack is an open sum.
-
-    Args:
-        stops: the tensors in their order.
-        ranks: how many share them.
-    """
+    """Every tensor of a split product in a row; colours are ranks, grey is a copy on each, a stack is an open sum."""
     figure, (axes,) = new_figure(height=1.9)
     axes.set_axis_off()
     axes.grid(False)
@@ -151,7 +146,9 @@ def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: st
     ends = {name: [0.0, *accumulate(max(row) for row in steps)] for name, steps in orders.items()}
     longest = max(each[-1] for each in ends.values())
     figure, panels = new_figure(rows=len(orders), height=(0.65 + 0.22 * ranks) * len(orders))
+    told = []
     for axes, (name, steps) in zip(panels, orders.items(), strict=True):
+        last = ends[name][-1]
         for number, row in enumerate(steps):
             for rank, work in enumerate(row):
                 color = series_color((rank - number) % ranks)
@@ -159,16 +156,10 @@ def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: st
         for end in ends[name][1:]:
             axes.axvline(end, color=INK, lw=0.8, ls="--")
         axes.set(xlim=(0, 1.02 * longest), ylim=(ranks - 0.5, -0.5))
-        axes.set_title(f"{name}: all are done after {ends[name][-1]:g}", size=9.5, loc="left")
+        axes.set_title(f"{name}: all are done after {last:g}", size=9.5, loc="left")
         axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
         axes.grid(False, axis="y")
+        each = ", ".join(f"{sum(work):g}" for work in zip(*steps))
+        told.append(f"{name}: {len(steps)} steps, ended after {last:g} squares; the ranks compute {each} useful ones.")
     panels[-1].set_xlabel("useful scores, in squares of one rank's tokens")
-    return Picture(
-        figure, caption=caption, alt=" ".join(_ring_told(*each, ends[each[0]][-1]) for each in orders.items())
-    )
-
-
-def _ring_told(name: str, steps: Sequence[Sequence[float]], end: float) -> str:
-    busy = [sum(row[rank] for row in steps) for rank in range(len(steps[0]))]
-    each = ", ".join(f"{work:g}" for work in busy)
-    return f"{name}: {len(steps)} steps, ended after {end:g} squares; the ranks compute {each} useful ones."
+    return Picture(figure, caption=caption, alt=" ".join(told))
