@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -28,19 +27,12 @@ from course_pages.lesson08.runs import SMALL, Split, attention, batch, sequence_
 from course_pages.shared.kept import kept_by
 
 
-@contextmanager
-def forgetful() -> Iterator[None]:
-    """Inside, models are made that never add up the gradients of what every rank holds whole."""
+def without_sums(gpt: GPT) -> ParallelGPT:
+    """The sequence-parallel GPT whose norms and output biases learn from this rank's tokens only."""
     with (
         mock.patch.object(tensor, "add_up_gradients", lambda *_: None),
         mock.patch.object(tensor_gpt, "add_up_gradients", lambda *_: None),
     ):
-        yield
-
-
-def without_sums(gpt: GPT) -> ParallelGPT:
-    """The sequence-parallel GPT whose norms and output biases learn from this rank's tokens only."""
-    with forgetful():
         return sequence_parallel(gpt)
 
 
