@@ -23,8 +23,7 @@ from course_pages.shared.kept import kept_by
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 LONG = replace(SMALL, context=512)
 TINY = GPTConfig(layers=1, width=16, heads=2, vocab_size=32, context=8)
-WAYS = [("fp32", 0), ("fp32", 1), ("fp32", 2), ("mixed", 0), ("mixed", 1), ("mixed", 2)]
-WAYS += [("bf16", 0), ("bf16", 1), ("bf16", 2)]
+WAYS = [(precision, moments) for precision in ("fp32", "mixed", "bf16") for moments in range(3)]
 """Precisions and moments of the states that real steps hold."""
 
 _LEAN = predict.Setup(
@@ -129,15 +128,9 @@ def check_cache(function: Function) -> None:
 
 def _cached(model: Any, batch_size: int, seq: int) -> int:
     """Bytes of keys and values that the layers of a model make."""
-    cache = []
-    hooks = [
-        block.attention.qkv.register_forward_hook(
-            lambda _m, _x, qkv: cache.append(qkv[..., model.config.width :].clone())
-        )
-        for block in model.blocks
-    ]
+    cache, width = [], model.config.width
+    for block in model.blocks:
+        block.attention.qkv.register_forward_hook(lambda _m, _x, qkv: cache.append(qkv[..., width:].clone()))
     with torch.no_grad():
         model(batch_of(batch_size, seq)[0])
-    for hook in hooks:
-        hook.remove()
     return sum(tensor.nbytes for tensor in cache)
