@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,7 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#332288")
 """One colour for each rank, or each line of a plot, in this order. Use them through `series_color`."""
@@ -75,9 +77,14 @@ def note(axes: Axes, words: str, at: tuple[Any, Any], offset: tuple[float, float
     axes.annotate(words, at, offset, textcoords="offset points", **{"color": INK, "size": 9.5} | look)
 
 
-def legend(figure: Figure, side: str, columns: int, **look: Any) -> None:
-    """One legend for the whole figure, outside of its axes; `side` is "lower center", "upper right" or the like."""
+def legend(figure: Figure, side: str, columns: int, colors: Mapping[str, str] | None = None, **look: Any) -> None:
+    """One legend for the whole figure, outside of its axes; `side` is "lower center", "upper right" or the like.
+
+    It has the lines and bars that have a label; or a patch for each of `colors`, words → colour.
+    """
     loc: Any = f"outside {side}"
+    if colors:
+        look["handles"] = [Patch(facecolor=color, label=words) for words, color in colors.items()]
     figure.legend(loc=loc, ncols=columns, frameon=False, **look)
 
 

@@ -31,6 +31,7 @@ def gradient_histograms(
     """
     figure, panels = new_figure(rows=len(rows), height=0.9 + 1.55 * len(rows))
     borders = [1 - fmt.bias - fmt.fraction_bits - 1, 1 - fmt.bias, fmt.max_exponent + 1]
+    words = []
     for axes, (name, (sizes, scale)) in zip(panels, rows.items(), strict=True):
         binades = sizes.binades()
         places = [power + round(math.log2(scale)) for power in binades]
@@ -39,23 +40,17 @@ def gradient_histograms(
         axes.set(xlim=POWERS, yscale="log", ylabel="numbers", ylim=(0.7, 20 * max(binades.values())))
         _window(axes, borders, str(fmt))
         axes.annotate(re.sub(r"2\^(-?\d+)", r"$2^{\1}$", name), (0.01, 0.84), xycoords="axes fraction", color=INK)
+        counts = sizes.cast(fmt, scale)
+        shares = zip(FATES, astuple(counts), strict=True)
+        words.append(f"{name}: " + ", ".join(f"{100 * count / counts.total:.1f} % {fate}" for fate, count in shares))
     ticks = range(POWERS[0], POWERS[1] + 1, 16)
     for axes in panels:
         axes.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks] if axes is panels[-1] else [""] * len(ticks))
         axes.tick_params(which="minor", left=False)
     panels[-1].set_xlabel("size of the number")
-    handles = [panels[0].bar([0], [0], color=color, label=fate) for fate, color in FATES.items()]
-    legend(figure, "upper center", 4, handles=handles, fontsize=9)
-    return Picture(figure, caption=caption, alt=alt or _fates_in_words(rows, fmt))
-
-
-def _fates_in_words(rows: Mapping[str, tuple[GradientSizes, float]], fmt: FloatFormat) -> str:
-    words = []
-    for name, (sizes, scale) in rows.items():
-        counts = sizes.cast(fmt, scale)
-        shares = zip(FATES, astuple(counts), strict=True)
-        words.append(f"{name}: " + ", ".join(f"{100 * count / counts.total:.1f} % {fate}" for fate, count in shares))
-    return f"Histograms by powers of two, coloured by what a cast to {fmt} does. " + "; ".join(words) + "."
+    legend(figure, "upper center", 4, FATES, fontsize=9)
+    told = f"Histograms by powers of two, coloured by what a cast to {fmt} does. {'; '.join(words)}."
+    return Picture(figure, caption=caption, alt=alt or told)
 
 
 def _window(axes: Axes, borders: Sequence[int], name: str) -> None:

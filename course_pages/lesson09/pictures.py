@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from course_kit.notebook.picture import INK, SERIES, Picture, legend, new_figure
 from course_lib.pipeline.schedule import Gantt, Kind, Span
@@ -48,8 +47,7 @@ def pipeline_charts(
         _draw(axes, chart, units_of_time, end)
     many[-1].set_xlabel(f"time ({unit})")
     shown: list[Kind] = [kind for kind in COLORS if any(_has(chart, kind) for chart in charts.values())]
-    handles = [Patch(label=LABELS[kind], facecolor=COLORS[kind]) for kind in shown]
-    legend(figure, "lower right", len(handles), handles=handles, fontsize=9)
+    legend(figure, "lower right", len(shown), {LABELS[kind]: COLORS[kind] for kind in shown}, fontsize=9)
     return Picture(figure, caption=caption, alt=alt or _told(charts, unit, units_of_time))
 
 

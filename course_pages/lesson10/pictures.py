@@ -11,7 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 from course_kit.notebook.picture import GRID, INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure
 from course_lib import predict
 from course_lib.predict import Setup
-from course_pages.shared.collectives import Board, draw_board
+from course_pages.shared.collectives import BEFORE_AND_AFTER, Board, draw_board
 
 CATEGORIES = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 _MILLION = 10**6
@@ -72,8 +72,7 @@ def _tiles(axes: Axes, left: float, width: float, ranks: int, is_cut: bool, colo
 
 # ---- where the all-reduce is cut -----------------------------------------------------------------------------------
 
-_OWN: Board = [[f"{owner}{part}" for part in range(3)] for owner in "abc"]
-_PART: Board = [[f"Σ{part}" if part == rank else "" for part in range(3)] for rank in range(3)]
+_OWN, _PART = BEFORE_AND_AFTER["reduce-scatter"]
 _MEAN: Board = [[f"Σ{part}" for part in range(3)]] * 3
 _STEPPED: Board = [[f"w{part}" if part == rank else "" for part in range(3)] for rank in range(3)]
 _WEIGHTS: Board = [[f"w{part}" for part in range(3)]] * 3
@@ -203,8 +202,7 @@ def zero3_timeline(units: int = 4, gather: float = 0.8, *, caption: str) -> Pict
         axes.set_title(f"{name}: done after {last:.3g}", loc="left", fontsize=10)
         told.append(f"{name}, done after {last:.3g}, at most {max(n for _, n in held)} of {units} units' weights held")
     panels[-1].set_xlabel("time (forward passes of a unit)")
-    handles = [Patch(label=LABELS[work], facecolor=COLORS[work]) for work in COLORS]
-    legend(figure, "lower center", len(handles), handles=handles, fontsize=9)
+    legend(figure, "lower center", len(COLORS), {LABELS[work]: COLORS[work] for work in COLORS}, fontsize=9)
     alt = (
         f"Two charts of one step over {units} units, each with a row for the link, one for the processor and one for "
         f"the weights that are held. Time in forward passes of a unit: {'; '.join(told)}. Each unit is gathered, run "

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.notebook.picture import INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, line_look, new_figure, note
@@ -165,8 +165,7 @@ def step_timeline(*, caption: str) -> Picture:
         axes.set_title(f"{way}: the second backward pass ends after {last:.3g}", loc="left", fontsize=10)
         told.append(f"{way}, {last:.3g}")
     panels[-1].set_xlabel("time (forward passes)")
-    handles = [Patch(label=work, facecolor=COLORS[work]) for work in COLORS]
-    legend(figure, "lower center", len(handles), handles=handles, fontsize=9)
+    legend(figure, "lower center", len(COLORS), {**COLORS}, fontsize=9)
     alt = (
         "Three charts of two steps, with rows for the card, the copy out, the processor and the copy back. When the "
         f"second backward pass ends: {'; '.join(told)}. In the last one the update of the first step runs below the "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from matplotlib.patches import Patch
-
 from course_kit.measure.timeline import Event, RankTimeline
 from course_kit.notebook.picture import MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
 from course_kit.units import Seconds
@@ -46,8 +44,7 @@ def cube_step(record: RankTimeline, *, caption: str) -> Picture:
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
     words = {name: f"waits {name}" if name.startswith("along") else name for name in COLORS}
-    handles = [Patch(label=words[name], facecolor=color) for name, color in COLORS.items()]
-    legend(figure, "lower center", 3, handles=handles, fontsize=9)
+    legend(figure, "lower center", 3, {words[name]: color for name, color in COLORS.items()}, fontsize=9)
     told = "; ".join(f"{words[name]} {ms:.0f} ms" for name, ms in spent.items())
     return Picture(figure, caption=caption, alt=f"{len(ranks)} ranks as rows over time; on average of a rank: {told}.")
 
@@ -90,14 +87,14 @@ def budget(parts: Mapping[str, Seconds], *, caption: str) -> Picture:
     """One bar, cut into at most six parts of a step, whose seconds stand in the legend."""
     figure, (axes,) = new_figure(height=2.1)
     colors = [PALETTE["predicted"], SERIES[6], *(AXIS_COLORS[axis] for axis in ("tensor", "pipe", "data")), REST]
-    left = 0.0
-    for seconds, color in zip(parts.values(), colors):
+    left, keys = 0.0, {}
+    for (name, seconds), color in zip(parts.items(), colors):
         axes.barh(0, seconds, left=left, height=0.5, color=color, edgecolor="white", lw=0.8)
         left += seconds
+        keys[f"{name}: {seconds:.1s}"] = color
     axes.set(ylim=(-0.45, 0.45), xlim=(0, left), xlabel="seconds of a step")
     axes.set_yticks([])
     axes.grid(False)
-    handles = [Patch(label=f"{name}: {s:.1s}", facecolor=c) for (name, s), c in zip(parts.items(), colors)]
-    legend(figure, "lower center", 3, handles=handles, fontsize=9)
+    legend(figure, "lower center", 3, keys, fontsize=9)
     told = ", ".join(f"{name} {seconds:.1s}" for name, seconds in parts.items())
     return Picture(figure, caption=caption, alt=f"One bar of {left:.1f} seconds, from left to right: {told}.")

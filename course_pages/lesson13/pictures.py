@@ -121,8 +121,8 @@ def by_seed(
             side = "bottom" if all(values[-1] < level for seeds in kinds.values() for values in seeds) else "top"
             note(axes, name, (longest, level), (0, 3 if side == "bottom" else -3), ha="right", va=side, size=9)
         axes.set(xlabel="step", ylabel=label, xlim=(0, longest), ylim=(0, None))
-    handles, names = axes_of[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
+    handles = axes_of[0].get_legend_handles_labels()[0]
+    legend(figure, "upper center", min(4, len(handles)), handles=handles)
     return Picture(figure, caption=caption, alt=f"A line for each seed. {'; '.join(told)}.")
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from matplotlib.patches import Patch
-
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import Picture, legend, new_figure, series_color
 from course_lib.data.order import Order
@@ -110,9 +108,7 @@ class RestartExplorer(Explorer):
         axes.set_yticks(range(len(rows)), list(rows), fontsize=8.5)
         axes.grid(False)
         keys = {"read before the kill": FIRST, "read after it": SECOND, "read by nobody": LOST}
-        legend(
-            figure, "upper center", 3, handles=[Patch(facecolor=color, label=words) for words, color in keys.items()]
-        )
+        legend(figure, "upper center", 3, keys)
         return Picture(figure, caption=caption, alt=alt)
 
     def _told(self) -> str:
