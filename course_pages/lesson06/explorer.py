@@ -7,9 +7,8 @@ it up, in the second it keeps it. `ring_frames` plays the library's own schedule
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import SERIES, Picture
@@ -21,17 +20,9 @@ RANKS = range(2, 9)
 """Rings that fit on a page."""
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The state after some steps.
+class Frame(NamedTuple):
+    """The state after some steps, and (from, to, part, whether it was added) of every message of the last one."""
 
-    Attributes:
-        step: how many steps were taken.
-        holding: holding[rank][part] is the set of ranks whose summand is in what this rank has of that part.
-        arrived: (from, to, part, whether it was added) of every message of the last step; empty at the start.
-    """
-
-    step: int
     holding: Holding
     arrived: tuple[tuple[int, int, int, bool], ...]
 
@@ -52,7 +43,7 @@ def ring_frames(world_size: int) -> list[Frame]:
         tuple((source, to, receive.part, receive.add) for source, _, to, receive in schedules.messages(number, rounds))
         for number, rounds in enumerate(zip(*plan))
     ]
-    return [Frame(step, holding, each) for step, (holding, each) in enumerate(zip(held, arrived))]
+    return list(map(Frame, held, arrived))
 
 
 @cache

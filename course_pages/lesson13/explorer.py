@@ -9,7 +9,7 @@ at once, the script gives out the places again, as `find_places` does.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,13 +30,6 @@ CAPACITY_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, None)
 SKEWS = (0.0, 0.5, 1.0, 2.0, 4.0)
 WIDTH, HIDDEN, ELEMENT_BYTES = 1024, 4096, 2
 """Sizes of the layer: features of a token, hidden features of an expert, bytes of a number in the stream."""
-
-
-class Cost(NamedTuple):
-    """A number of this layer, and the one to hold it against."""
-
-    here: float
-    against: float
 
 
 @cache
@@ -166,8 +159,8 @@ class ExpertsExplorer(Explorer):
         return None if capacity is None else self.experts * capacity - int(self.kept.sum())
 
     @property
-    def costs(self) -> dict[str, Cost]:
-        """Costs of the layer.
+    def costs(self) -> dict[str, tuple[float, float]]:
+        """Costs of the layer, and the numbers to hold them against.
 
         Returns:
             "parameters" and "flops" (of a token, forward) against one dense MLP; "rows" of the rank that computes most
@@ -179,10 +172,10 @@ class ExpertsExplorer(Explorer):
         rows = [sum(plan.loads(rank)) for rank in range(self.ranks)]
         balance = sent_in_balance(self.tokens, self.top_k, self.capacity_factor, self.ranks)
         return {
-            "parameters": Cost(parameters_of(self.experts), 2 * WIDTH * HIDDEN),
-            "flops": Cost(flops_of_token(self.experts, self.top_k), 4 * WIDTH * HIDDEN),
-            "rows": Cost(max(rows), sum(rows) / self.ranks),
-            "sent": Cost(max(map(int, sent)), balance),
+            "parameters": (parameters_of(self.experts), 2 * WIDTH * HIDDEN),
+            "flops": (flops_of_token(self.experts, self.top_k), 4 * WIDTH * HIDDEN),
+            "rows": (max(rows), sum(rows) / self.ranks),
+            "sent": (max(map(int, sent)), balance),
         }
 
     def _picture(self, *, caption: str, alt: str) -> Picture:

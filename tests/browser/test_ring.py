@@ -45,13 +45,12 @@ def test_the_browser_plays_the_librarys_schedule(ring: Callable[..., Page], p: i
             marks: [...cell.querySelectorAll('.rx-mark')].map((mark) => mark.textContent),
         }));
     }"""
-    for frame in frames:
-        cells = page.evaluate(look, frame.step)
+    for step, frame in enumerate(frames):
+        cells = page.evaluate(look, step)
         assert [set(cell["held"]) for cell in cells] == [part for parts in frame.holding for part in parts]
         arrived = {(to, part): "+" if added else "=" for _, to, part, added in frame.arrived}
-        leaving = (
-            {(source, part) for source, _, part, _ in frames[frame.step + 1].arrived} if frame != frames[-1] else ()
-        )
+        following = frames[step + 1].arrived if step + 1 < len(frames) else ()
+        leaving = {(source, part) for source, _, part, _ in following}
         assert [cell["marks"] for cell in cells] == [
             [arrived.get((rank, part), ""), "↓" if (rank, part) in leaving else ""]
             for rank in range(p) for part in range(p)
