@@ -111,13 +111,8 @@ def _in_words(value: float, stored: float, form: FloatFormat) -> str:
 
 def describe(form: FloatFormat) -> dict[str, Any]:
     """A format as the data that `floats.js` computes with. Patterns are hexadecimal: JSON numbers hold 53 bits."""
-    return {
-        "name": form.name,
-        "exponent_bits": form.exponent_bits,
-        "fraction_bits": form.fraction_bits,
-        "bias": form.bias,
-        "specials": form.specials,
-        "overflow": form.overflow,
+    names = ("name", "exponent_bits", "fraction_bits", "bias", "specials", "overflow")
+    return {name: getattr(form, name) for name in names} | {
         "max_pattern": hex(form.max_pattern),
         "nan_pattern": None if form.specials == "finite" else hex(int(form.encode(math.nan))),
     }

@@ -174,19 +174,13 @@ class TiersExplorer(Explorer):
         states = held(self.model, 1, 0, 0)
         size, kept_bytes = states.parameters, kept(self.model, self.sequences)
         out = {state: getattr(self, state) != PLACES[0] for state in STATES}
-        link = {
-            "weights": size * (3 * out["weights"] + (out["weights"] != self.away)),
-            "gradients": size * (out["gradients"] + (out["gradients"] != self.away)),
-            "optimizer": states.optimizer * 2 * (out["optimizer"] and not self.away),
-            "checkpoints": kept_bytes * 2 * out["checkpoints"],
+        journeys = {
+            "weights": (size * (3 * out["weights"] + (out["weights"] != self.away)), 4 * size),
+            "gradients": (size * (out["gradients"] + (out["gradients"] != self.away)), 2 * size),
+            "optimizer": (states.optimizer * 2 * (out["optimizer"] and not self.away), 2 * states.optimizer),
+            "checkpoints": (kept_bytes * 2 * out["checkpoints"], 2 * kept_bytes),
         }
-        disk = {
-            "weights": 4 * size,
-            "gradients": 2 * size,
-            "optimizer": 2 * states.optimizer,
-            "checkpoints": 2 * kept_bytes,
-        }
-        return {state: (link[state], disk[state] * (getattr(self, state) == PLACES[2])) for state in STATES}
+        return {each: (link, disk * (getattr(self, each) == PLACES[2])) for each, (link, disk) in journeys.items()}
 
     @property
     def seconds(self) -> dict[str, Seconds]:

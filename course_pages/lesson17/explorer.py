@@ -109,12 +109,11 @@ def published(run: str, zero: int, micro: int) -> dict[tuple[int, int], tuple[fl
     (model, gpus), runs = RUNS[run], truth.read()["H100 nanotron"]
     each = runs.work.layouts
     same = (runs.model == model) & (runs.gpus == gpus) & (each.zero == zero) & (each.micro_batch == micro)
-    mine = np.flatnonzero(same)
     found = {}
-    for n in mine:
-        numbers = [None if math.isnan(value) else float(value) for value in (runs.seconds[n], runs.gigabytes[n])]
-        found[int(each.tensor[n]), int(each.pipeline[n])] = (numbers[0], numbers[1])
-    return {place: numbers for place, numbers in found.items() if place[0] in TENSOR and place[1] in PIPELINE}
+    for n in np.flatnonzero(same & np.isin(each.tensor, TENSOR) & np.isin(each.pipeline, PIPELINE)):
+        seconds, gb = (None if math.isnan(value) else float(value) for value in (runs.seconds[n], runs.gigabytes[n]))
+        found[int(each.tensor[n]), int(each.pipeline[n])] = seconds, gb
+    return found
 
 
 def room(gpu: str) -> float:

@@ -180,12 +180,8 @@ def time_in_turn(calls: dict[str, Callable[[], object]], seconds: float) -> dict
 def layouts(training: Training, world_size: int, zero: Sequence[int] = (0, 1, 3), **how: object) -> list[Layout]:
     """The legal layouts on so many ranks, for 4 ranks at most 11; `how`: other values of all of them."""
     sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]
-    found = list[Layout]()
-    for pipe, data, tensor, stage in itertools.product(sizes, sizes, sizes, zero):
-        layout = Layout(pipe, data, tensor, stage, **how)  # type: ignore[arg-type]
-        if pipe * data * tensor == world_size and is_legal(training, layout):
-            found.append(layout)
-    return found
+    found = (Layout(*each, **how) for each in itertools.product(sizes, sizes, sizes, zero))  # type: ignore[arg-type]
+    return [each for each in found if each.mesh.size == world_size and is_legal(training, each)]
 
 
 def is_legal(training: Training, layout: Layout) -> bool:
