@@ -20,21 +20,20 @@ EXERCISES = (
 """Answers to exercises 1 and 2: GB that 64 ranks send together; kB up to which the tree of 16 is faster."""
 
 
-def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, dict[int, int]]:
-    """What an all-reduce makes of this rank's tensor, and the bytes, and the messages to each rank, that it sends."""
-    tensor = torch.arange(n_bytes // 4) % 100 + float(dist.get_rank())
-    with measure.traffic() as sent:
-        all_reduce(tensor)
-    return tensor, sent.total_bytes, dict(sent.messages_to)
-
-
 def sent_by_each(all_reduce: Function, world_size: int, n_bytes: int) -> list[tuple[Bytes, dict[int, int]]]:
     """Bytes of each rank, and its messages to each other one.
 
     Raises:
         AssertionError: a rank does not end with the sum.
     """
-    results = ranks.run(all_reduced, all_reduce, n_bytes, world_size=world_size, timeout_s=10)
+
+    def on_each_rank() -> tuple[Tensor, Bytes, dict[int, int]]:
+        tensor = torch.arange(n_bytes // 4) % 100 + float(dist.get_rank())
+        with measure.traffic() as sent:
+            all_reduce(tensor)
+        return tensor, sent.total_bytes, dict(sent.messages_to)
+
+    results = ranks.run(on_each_rank, world_size=world_size, timeout_s=10)
     right = torch.arange(n_bytes // 4) % 100 * world_size + sum(range(world_size))
     wrong = [rank for rank, (tensor, *_) in enumerate(results) if not torch.equal(tensor, right.float())]
     assert not wrong, f"all of {world_size} ranks should end with the sum, but ranks {wrong} do not"

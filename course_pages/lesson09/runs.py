@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -49,20 +49,25 @@ def forward(stage: GPTStage, inputs: Tensor, targets: Tensor) -> tuple[Tensor, T
 
 def for_real(schedule: Schedule, steps: int = 5) -> dict[str, Gantt]:
     """The schedule in slow motion: the chart that is due, and that of the quickest of some steps on real ranks."""
-    charts = [gantt_of(schedule.name, spans) for spans in zip(*_on_ranks(_paced_steps, schedule, steps))]
+
+    def on_a_rank() -> list[list[Span]]:
+        stages, records = my_stages(schedule), []
+        sgd = torch.optim.SGD([p for stage in stages.values() for p in stage.parameters()], lr=0.1)
+        pipeline = PacedPipeline(schedule, stages, optimizer=sgd if schedule.is_asynchronous else None)
+        for step in range(steps):
+            pipeline.forward_backward(micro_batches(step, schedule.micro_batches))
+            records.append(pipeline.spans)
+            dist.barrier()
+        return records
+
     ideal = simulate(schedule, unit_costs(schedule, PacedPipeline.unit_s))
-    return {"ideal": ideal, "measured": min(charts, key=lambda each: each.makespan)}
+    return {"ideal": ideal, "measured": quickest(schedule, on_a_rank)}
 
 
-def _paced_steps(schedule: Schedule, steps: int) -> list[list[Span]]:
-    stages, records = my_stages(schedule), []
-    sgd = torch.optim.SGD([p for stage in stages.values() for p in stage.parameters()], lr=0.1)
-    pipeline = PacedPipeline(schedule, stages, optimizer=sgd if schedule.is_asynchronous else None)
-    for step in range(steps):
-        pipeline.forward_backward(micro_batches(step, schedule.micro_batches))
-        records.append(pipeline.spans)
-        dist.barrier()
-    return records
+def quickest(schedule: Schedule, on_a_rank: Callable[[], list[list[Span]]]) -> Gantt:
+    """The chart of the quickest of the steps whose spans each rank returns. Nobody watches calls: that costs time."""
+    steps = zip(*ranks.run(on_a_rank, world_size=schedule.ranks, diagnose=False))
+    return min((gantt_of(schedule.name, spans) for spans in steps), key=lambda each: each.makespan)
 
 
 def held(schedule: Schedule, *also: str) -> list[Bytes]:
@@ -119,7 +124,7 @@ def missed(kind: type[Pipeline], schedule: Schedule, config: GPTConfig = SMALL, 
 def seconds_of_layers(config: GPTConfig, size: int = 2) -> list[float]:
     """Seconds of each layer for `size` sequences, measured inside two ranks at once: of both the slower one."""
     tokens = torch.zeros(size, config.context, dtype=torch.long)
-    return [max(both) for both in zip(*_on_ranks(layer_seconds, config, tokens, world_size=2))]
+    return [max(both) for both in zip(*ranks.run(layer_seconds, config, tokens, world_size=2, diagnose=False))]
 
 
 def computing(config: GPTConfig, layers: list[range], schedule: Schedule, steps: int = 4) -> Gantt:
@@ -134,10 +139,4 @@ def computing(config: GPTConfig, layers: list[range], schedule: Schedule, steps:
             dist.barrier()
         return records
 
-    charts = [gantt_of(schedule.name, spans) for spans in zip(*_on_ranks(on_a_rank, world_size=schedule.ranks))]
-    return min(charts, key=lambda each: each.makespan)
-
-
-def _on_ranks(function: Any, *arguments: Any, world_size: int = 0) -> list[Any]:
-    """On as many ranks as a schedule has, if it comes first; without a watch on their calls, which would cost time."""
-    return ranks.run(function, *arguments, world_size=world_size or arguments[0].ranks, diagnose=False)
+    return quickest(schedule, on_a_rank)

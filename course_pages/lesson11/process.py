@@ -49,7 +49,12 @@ def best(work: Callable[[], object], times: int = 5) -> Seconds:
 
 def trained(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """Name → what `losses(run, seed)` returns for each of three seeds; two ranks share the work."""
-    first, second = ranks.run(_share, losses, runs, world_size=2, diagnose=False, timeout_s=300)
+    todo = [(name, seed) for name in runs for seed in range(3)]
+
+    def share() -> dict[tuple[str, int], list[float]]:
+        return {(name, seed): losses(runs[name], seed) for name, seed in todo[torch.distributed.get_rank() :: 2]}
+
+    first, second = ranks.run(share, world_size=2, diagnose=False, timeout_s=300)
     found = first | second
     return {name: [found[name, seed] for seed in range(3)] for name in runs}
 
@@ -60,11 +65,6 @@ def report(curves: Mapping[str, list[list[float]]], below: float = 2.0) -> None:
         gap = sum(run[-1] - usual[-1] for run, usual in zip(runs, curves["no delay"])) / len(runs)
         steps = [next((step for step, x in enumerate(run, 19) if x < below), None) for run in runs]
         print(f"{name:<24} {gap:+.2f} nats at the end; below {below:g} nats after steps", *steps)
-
-
-def _share(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[tuple[str, int], list[float]]:
-    todo = [(name, seed) for name in runs for seed in range(3)]
-    return {(name, seed): losses(runs[name], seed) for name, seed in todo[torch.distributed.get_rank() :: 2]}
 
 
 def highest_rss() -> int:
