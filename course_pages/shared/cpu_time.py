@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable
 
 
 def cpu_seconds(step: Callable[..., object], *given: object, repeats: int = 5) -> float:
     """CPU seconds of a call with what is given: the least of some, after one that does not count."""
     step(*given)
-    took = []
-    for _ in range(repeats):
-        start = time.process_time()  # a busy machine does not lengthen this second
-        step(*given)
-        took.append(time.process_time() - start)
-    return min(took)
+    return min(timeit.repeat(lambda: step(*given), timer=time.process_time, number=1, repeat=repeats))
