@@ -61,11 +61,7 @@ def _ends(axes: Axes, sizes: Mapping[Bytes, Overlap], chosen: Bytes) -> None:
 
 
 def steps_and_examples_by_batch(critical: float, *, caption: str) -> Picture:
-    """Steps and examples of a run against its batch size, both over the fewest possible.
-
-    Args:
-        critical: the critical batch size in tokens.
-    """
+    """Steps and examples of a run against its batch size, both over the fewest possible; `critical` is in tokens."""
     figure, (axes,) = new_figure(height=3.2)
     sizes = [critical * 10 ** (place / 10) for place in range(-20, 21)]
     both = [steps_and_examples(size, critical) for size in sizes]

@@ -22,12 +22,8 @@ def who_holds_what(ranks: int = 4, precision: predict.Precision = "mixed", *, ca
 
     Lengths are bytes: of a parameter with AdamW, 2 + 2 + 12 in "mixed" and 4 + 4 + 8 in "fp32".
 
-    Args:
-        ranks: 2 to 8.
-        precision: "mixed" or "fp32".
-
     Raises:
-        ValueError: another number of ranks, or as `predict.model_states`.
+        ValueError: fewer than 2 ranks or more than 8, or as `predict.model_states`.
     """
     if not 2 <= ranks <= 8:
         raise ValueError(f"ranks={ranks}: the picture has room for 2 to 8")

@@ -109,11 +109,10 @@ class Held(NamedTuple):
     @property
     def stages(self) -> tuple[Amount, Amount]:
         """Bytes of the first stage and of the last."""
-        both = (
+        first, last = (
             self.shared[n] + self.experts + self.kept * self.flight[n] + self.again + self.gathered + self.logits[n]
             for n in (0, 1)
         )
-        first, last = both
         return first, last
 
 

@@ -107,10 +107,10 @@ def errors_by_largest(largest: Sequence[float], errors: Mapping[str, Sequence[fl
     for index, (name, values) in enumerate(errors.items()):
         middles, medians = medians_by_size(largest, values)
         percent = [100 * median for median in medians]
+        look = {"linewidth": 2, **line_look(index)}
         if index == len(errors) - 1:  # a pale band, because it lies on the others
-            axes.plot(middles, percent, label=name, color=series_color(index), linewidth=7, alpha=0.4)
-        else:
-            axes.plot(middles, percent, label=name, linewidth=2, **line_look(index))
+            look |= {"linewidth": 7, "linestyle": "-", "alpha": 0.4}
+        axes.plot(middles, percent, label=name, **look)
         ends.append(f"{name}: {percent[0]:.1f} % at the left end, {percent[-1]:.1f} % at the right end")
     axes.set(xlabel="largest number of the block, in units of the scale", ylabel="rms error / largest (%)")
     axes.set_ylim(bottom=0)
@@ -131,13 +131,7 @@ def medians_by_size(sizes: Sequence[float], values: Sequence[float], bins: int =
 def error_by_length(
     lengths: Sequence[int], errors: Mapping[str, Sequence[float]], bound: Sequence[float], *, caption: str
 ) -> Picture:
-    """Relative error of a sum over its length, for several ways to sum, below a bound.
-
-    Args:
-        lengths: numbers in the sum.
-        errors: name → relative error at each length; an error of 0 is left out.
-        bound: what the error must not exceed, at each length.
-    """
+    """Relative error of a sum over its length, by the way to sum (an error of 0 is left out), below a bound."""
     figure, (axes,) = new_figure(height=3.4)
     axes.plot(lengths, bound, color=MUTED, linestyle=":", linewidth=1.6, label="bound")
     for index, (name, values) in enumerate(errors.items()):

@@ -95,8 +95,6 @@ def stack_categories(
     """A bar for each name → account, stacked by category; categories that nobody has get no place in the legend.
 
     Args:
-        axes: where to draw.
-        accounts: name → account.
         unit: of the bars' lengths.
         thick: width of a bar, as a share of its place.
         upright: from the bottom up, instead of from the left and downwards.
@@ -150,10 +148,6 @@ def memory_bar(
 
 def memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes], *, caption: str, alt: str) -> Picture:
     """One stacked bar, and below it a bar for the memory of each card; a line carries the total down to them.
-
-    Args:
-        account: what must fit.
-        gpus: name → memory.
 
     Raises:
         ValueError: no card given.

@@ -52,13 +52,8 @@ def _observed_matrix(accounts: Sequence[TrafficAccount]) -> list[list[Bytes]]:
 
 def between_nodes(sent: list[list[Bytes]], ranks_per_node: int) -> Bytes:
     """The bytes that leave one node for another, if each `ranks_per_node` ranks in a row share a node."""
-    crossing = [
-        n_bytes
-        for sender, row in enumerate(sent)
-        for receiver, n_bytes in enumerate(row)
-        if sender // ranks_per_node != receiver // ranks_per_node
-    ]
-    return sum(crossing, Bytes(0))
+    node = [rank // ranks_per_node for rank in range(len(sent))]
+    return sum((n for own, row in zip(node, sent) for other, n in zip(node, row) if own != other), Bytes(0))
 
 
 def who_sends_whom(
