@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from course_pages.shared.cpu_time import cpu_seconds
 
@@ -54,7 +55,7 @@ class Touched(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See one operation pass by."""
         result = func(*args, **(kwargs or {}))
-        read, written = _tensors(args), _tensors(result)
+        read, written = ([x for x in tree_leaves(given) if isinstance(x, Tensor)] for given in (args, result))
         name, places = func._schema.name.removeprefix("aten::").strip("_"), {each.data_ptr() for each in read}
         is_view = not func._schema.is_mutable and bool(written) and all(each.data_ptr() in places for each in written)
         if is_view or not read + written or name.startswith(("empty", "detach", "view", "_unsafe_view")):
@@ -120,9 +121,3 @@ def _quiet() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-
-
-def _tensors(given: Any) -> list[Tensor]:
-    if isinstance(given, Tensor):
-        return [given]
-    return [each for one in given for each in _tensors(one)] if isinstance(given, list | tuple) else []
