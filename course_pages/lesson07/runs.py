@@ -58,7 +58,7 @@ def judged(train: Callable[..., Any], wrap: Wrap, **options: Any) -> tuple[float
 
 def traffic_of_a_step(wrap: Wrap) -> dict[str, Any]:
     """Bytes and all-reduces of this rank in the third step: some wrappers prepare in the first two."""
-    model, counted = GPT(SMALL), {}
+    model = GPT(SMALL)
     replica = wrap(model)
     for step in range(3):
         model.zero_grad()
@@ -66,8 +66,7 @@ def traffic_of_a_step(wrap: Wrap) -> dict[str, Any]:
             replica(*share(step, dist.get_rank())).backward()
             getattr(replica, "synchronize", lambda: None)()
             dist.barrier()
-        counted = {"bytes": sent.sent_bytes, "calls": Count(sent.messages["all_reduce"])}
-    return counted
+    return {"bytes": sent.sent_bytes, "calls": Count(sent.messages["all_reduce"])}
 
 
 def whole_batch() -> tuple[Tensor, Tensor]:

@@ -156,30 +156,28 @@ def sent_in_a_step(stage: int, passes: int) -> Bytes:
 
 def beside(kind: Callable[..., Any]) -> tuple[bool, str, Bytes, Bytes]:
     """Whether the weights are one process's, the dtype of what is kept, bytes of moments, bytes sent in a step."""
-    wrong, zero, counted = max(off(kind, torch.optim.AdamW)), kind(GPT(SMALL)), Bytes(0)
+    wrong, zero = max(off(kind, torch.optim.AdamW)), kind(GPT(SMALL))
     for step in range(2):
         dist.barrier()
         with measure.traffic() as sent:
             zero.model(*share(step, dist.get_rank())).backward()
             zero.step()
             dist.barrier()
-        counted = sent.sent_bytes
     inner = getattr(zero.optimizer, "optim", getattr(zero.optimizer, "optimizer", zero.optimizer))
     moments = [getattr(m, "_local_tensor", m) for each in inner.state.values() for m in each.values()]
     kept = str(next(iter(zero.model.parameters())).dtype).removeprefix("torch.")
-    return wrong < 1e-12, kept, Bytes(sum(m.nbytes for m in moments if m.dim())), counted
+    return wrong < 1e-12, kept, Bytes(sum(m.nbytes for m in moments if m.dim())), sent.sent_bytes
 
 
 def sent_to_whom(wrap: Callable[[nn.Module], Any]) -> Any:
     """Account of this rank's bytes in a second step of stage 3, with peers."""
-    model, accounts = wrap(GPT(SMALL)), []
+    model = wrap(GPT(SMALL))
     for _ in range(2):
         with measure.traffic() as sent:
             model(*share(0, dist.get_rank())).backward()
             model.synchronize()
         model.zero_grad()
-        accounts.append(sent)
-    return accounts[-1]
+    return sent
 
 
 def checkpointed(parts: bool, memory: CheckpointMemory | None = None) -> tuple[Bytes, Bytes]:
