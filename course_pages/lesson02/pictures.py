@@ -38,12 +38,8 @@ def segment_map(card: CachingAllocator, *, wanted: Bytes | None = None, caption:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     keys = [Patch(color=SERIES[0], label="in use"), Patch(facecolor=GRID, edgecolor=MUTED, lw=0.5, label="free")]
     legend(figure, "lower center", 2, handles=keys)
-    return Picture(figure, caption=caption, alt=_in_words(card, wanted))
-
-
-def _in_words(card: CachingAllocator, wanted: Bytes | None) -> str:
-    words = (
+    alt = (
         f"{len(card.segments)} segments, together {card.reserved}. In use are {card.allocated}, free "
         f"{card.reserved - card.allocated}; the largest free piece has {card.largest_free}."
     )
-    return words + (f" Wanted: {wanted}." if wanted else "")
+    return Picture(figure, caption=caption, alt=alt + (f" Wanted: {wanted}." if wanted else ""))

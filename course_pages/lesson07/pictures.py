@@ -42,11 +42,9 @@ def bucket_overlap(now: Overlap, sizes: Mapping[Bytes, Overlap], chosen: Bytes, 
 
 def _bucket(axes: Axes, start: float, end: float, backward: float) -> None:
     """A bucket on the link, in two colours where it goes on behind the backward pass."""
-    if start < backward:
-        axes.broken_barh([(start, min(end, backward) - start)], (1.7, 0.8), facecolor=HIDDEN, edgecolor="white", lw=0.4)
-    if end > backward:
-        start = max(start, backward)
-        axes.broken_barh([(start, end - start)], (1.7, 0.8), facecolor=SEEN, edgecolor="white", lw=0.4)
+    for left, right, color in ((start, min(end, backward), HIDDEN), (max(start, backward), end, SEEN)):
+        if left < right:
+            axes.broken_barh([(left, right - left)], (1.7, 0.8), facecolor=color, edgecolor="white", lw=0.4)
 
 
 def _ends(axes: Axes, sizes: Mapping[Bytes, Overlap], chosen: Bytes) -> None:

@@ -42,13 +42,17 @@ def pipeline_charts(
     rows = sum(len(chart.spans) for chart in charts.values())
     figure, many = new_figure(rows=len(charts), height=0.75 + 0.62 * len(charts) + 0.27 * rows)
     end = max(chart.makespan for chart in charts.values()) * units_of_time
+    told = []
     for axes, (title, chart) in zip(many, charts.items()):
         axes.set_title(f"{title}: {chart.bubble:.0%} idle", loc="left", fontsize=10)
         _draw(axes, chart, units_of_time, end)
+        idle = ", ".join(f"{chart.idle(rank) / chart.makespan:.0%}" for rank in range(len(chart.spans)))
+        done = f"{len(chart.spans)} ranks as rows, done after {round(chart.makespan * units_of_time, 1):g} {unit}"
+        told.append(f"{title}: {done}; idle are {idle} of the time, from rank 0 on.")
     many[-1].set_xlabel(f"time ({unit})")
     shown: list[Kind] = [kind for kind in COLORS if any(_has(chart, kind) for chart in charts.values())]
     legend(figure, "lower right", len(shown), {LABELS[kind]: COLORS[kind] for kind in shown}, fontsize=9)
-    return Picture(figure, caption=caption, alt=alt or _told(charts, unit, units_of_time))
+    return Picture(figure, caption=caption, alt=alt or " ".join(told))
 
 
 def _draw(axes: Axes, chart: Gantt, units_of_time: float, end: float) -> None:
@@ -77,14 +81,3 @@ def _has(chart: Gantt, kind: Kind) -> bool:
     """Find out whether the chart has a bar of this kind that is wide enough to be seen."""
     bars = (span for spans in chart.spans for span in spans if span.action.kind == kind)
     return any(span.end - span.start > 0.002 * chart.makespan for span in bars)
-
-
-def _told(charts: Mapping[str, Gantt], unit: str, units_of_time: float) -> str:
-    told = [
-        f"{title}: {len(chart.spans)} ranks as rows, "
-        f"done after {round(chart.makespan * units_of_time, 1):g} {unit}; idle are "
-        + ", ".join(f"{chart.idle(rank) / chart.makespan:.0%}" for rank in range(len(chart.spans)))
-        + " of the time, from rank 0 on"
-        for title, chart in charts.items()
-    ]
-    return ". ".join(told) + "."

@@ -23,8 +23,6 @@ from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept, passing
 
 PLACES = ("GPU", "main memory", "disk")
 STATES = ("weights", "gradients", "optimizer", "checkpoints")
-ROADS = ("card", "link", "processor", "disk")
-"""Where a step spends time."""
 SEQUENCES = tuple(2**i for i in range(8))
 REACHED = 0.56
 """Share of its peak in 16 bits that a GPU reaches: a V100 reaches 70 of 125 TFLOP/s (Rajbhandari et al. 2021, §4)."""

@@ -35,6 +35,7 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
     if ranks_per_node not in (None, layer):
         raise ValueError(f"ranks_per_node={ranks_per_node}: a layer of this mesh has {layer} ranks")
     figure, panels = new_figure(1, 3, height=2.5)
+    told = []
     for axes, axis in zip(panels, reversed(list(mesh.axes)), strict=True):
         axes.set_axis_off()
         axes.grid(False)
@@ -45,8 +46,8 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
         _groups(axes, mesh.groups(axis), places)
         axes.set_aspect("equal")
         axes.margins(0.14)
-    told = "; ".join(f"along {axis}: {_told(mesh.groups(axis))}" for axis in reversed(list(mesh.axes)))
-    return Picture(figure, caption=caption, alt=f"{mesh.size} ranks in a cube. Groups {told}.")
+        told.append(f"along {axis}: {', '.join('-'.join(map(str, ranks)) for ranks in mesh.groups(axis))}")
+    return Picture(figure, caption=caption, alt=f"{mesh.size} ranks in a cube. Groups {'; '.join(told)}.")
 
 
 def in_machines(
@@ -106,7 +107,3 @@ def _groups(axes: Axes, groups: list[list[int]], places: Mapping[int, tuple[floa
         for rank in ranks:
             axes.scatter(*places[rank], s=270, color=color, zorder=2)
             axes.text(*places[rank], str(rank), ha="center", va="center", color="white", size=9.5, zorder=3)
-
-
-def _told(groups: list[list[int]]) -> str:
-    return ", ".join("-".join(map(str, ranks)) for ranks in groups)

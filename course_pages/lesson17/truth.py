@@ -68,8 +68,7 @@ def read(rows: Path = ROWS) -> dict[str, Runs]:
         models = [each for each in table["models"] if each["machine"] == machine]
         if not models:
             continue
-        counted = [(each, *_count(each, table["columns"])) for each in models]
-        works, columns = [each[1] for each in counted], [each[2] for each in counted]
+        works, columns = zip(*(_count(each, table["columns"]) for each in models))
         joined = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
         layouts = Layouts(*(np.concatenate(field) for field in zip(*(each.layouts for each in works))))
         amounts = Work(layouts, *(np.concatenate(field) for field in zip(*(each[1:] for each in works))))
