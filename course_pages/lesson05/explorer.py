@@ -6,6 +6,7 @@ Move the micro-batch and see the activations shrink while everything else stays.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, get_args
 
 from course_kit.notebook.explorer import Control, Explorer
@@ -30,37 +31,39 @@ OPTIMIZERS = {"adam": "Adam", "momentum": "SGD with momentum", "sgd": "SGD"}
 """Every `predict.Optimizer`, and its name on the page."""
 
 
-def batch_splits(
-    config: GPTConfig, seq: int, global_batch: int, optimizer: Optimizer = "adam"
-) -> dict[int, PeakAccount]:
+def batch_splits(global_batch: int, optimizer: Optimizer = "adam") -> dict[int, PeakAccount]:
     """Bytes at a step's worst moment if a batch is cut into pieces of 1, 2, 4, … sequences: fp32, nothing recomputed.
 
     Raises:
-        ValueError: the batch is not one of `SIZES`; and as `predict.peak`.
+        ValueError: the batch is not one of `SIZES`.
     """
     if global_batch not in SIZES:
         raise ValueError(f"global_batch={global_batch} given; it must be one of {SIZES}")
-    setup = Setup(config, batch_size=global_batch, seq=seq, optimizer=optimizer)
+    setup = Setup(GPT2, batch_size=global_batch, optimizer=optimizer)
     return {micro: peak(setup.with_(micro_batch=micro)) for micro in SIZES if micro <= global_batch}
 
 
-def accumulation_table(config: GPTConfig, seq: int) -> dict[str, dict[str, list[list[int]]]]:
-    """Optimizer → global batch → for each micro-batch the bytes of the five categories."""
-    return {
+@cache
+def accumulation_table() -> dict[str, Any]:
+    """What the script draws.
+
+    Returns:
+        "peaks": optimizer → global batch → for each micro-batch the bytes of the five categories. "gpus": name → bytes.
+    """
+    peaks = {
         optimizer: {
-            str(batch): [list(map(int, each.values())) for each in batch_splits(config, seq, batch, optimizer).values()]
+            str(batch): [list(map(int, each.values())) for each in batch_splits(batch, optimizer).values()]
             for batch in SIZES
         }
         for optimizer in get_args(Optimizer)
     }
+    return {"peaks": peaks, "gpus": {name: int(memory) for name, memory in GPUS.items()}}
 
 
 class AccumulationExplorer(Explorer):
-    """A batch in pieces, against the memory of a GPU.
+    """A batch of GPT-2's sequences in pieces, against the memory of a GPU.
 
     Args:
-        config: the model; GPT-2 small by default.
-        seq: tokens in a sequence; the model's context by default.
         chosen: global_batch and micro_batch, from `SIZES`; optimizer, "sgd", "momentum" or "adam"; gpu, a name from
             `model.hardware`.
     """
@@ -70,19 +73,12 @@ class AccumulationExplorer(Explorer):
     micro_batch = Control("Sequences in a piece", SIZES, 64, limit=("global_batch", lambda batch: batch))
     optimizer = Control("Optimizer", list(OPTIMIZERS), "adam", OPTIMIZERS.__getitem__, "choice")
     gpu = Control("GPU", list(GPUS), "T4", lambda name: f"{name} ({GPUS[name]:.1GiB})", "choice")
-
-    def __init__(self, config: GPTConfig = GPT2, seq: int | None = None, **chosen: Any) -> None:
-        self.config, self.seq = config, seq or config.context
-        super().__init__(**chosen)
+    _table = staticmethod(accumulation_table)
 
     @property
     def splits(self) -> dict[int, PeakAccount]:
         """Sequences in a piece → the peak, for all splits of the chosen batch."""
-        return batch_splits(self.config, self.seq, self.global_batch, self.optimizer)
-
-    def _table(self) -> dict[str, Any]:
-        peaks = accumulation_table(self.config, self.seq)
-        return {"peaks": peaks, "gpus": {name: int(memory) for name, memory in GPUS.items()}}
+        return batch_splits(self.global_batch, self.optimizer)
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         return peaks_by_micro_batch(self.splits, self.gpu, GPUS[self.gpu], caption=caption, alt=alt)

@@ -8,14 +8,12 @@ import pytest
 import torch
 from playwright.sync_api import Page
 
-from course_lib.model.gpt import GPTConfig
 from tests.browser.conftest import MOUNT
 from tests.pages.explorers import EXPLORERS
 
 pytestmark = pytest.mark.browser
 
-SMALL = GPTConfig(layers=2, width=32, heads=2, vocab_size=64, context=16)
-NEEDED = {"ScaleExplorer": [{"weights": [torch.arange(1.0, 100)]}], "AccumulationExplorer": [SMALL]}
+NEEDED = {"ScaleExplorer": [{"weights": [torch.arange(1.0, 100)]}]}
 SHEET = "(css) => document.head.append(Object.assign(document.createElement('style'), { textContent: css }))"
 LOOK = """() => [...document.querySelectorAll('#widget, #widget *')].flatMap((node) =>
     [null, '::before'].map((part) => {
