@@ -88,8 +88,9 @@ def scale_hunt(scales: Sequence[float], skipped: Sequence[int], others: Sequence
 def gpu_peaks(gpus: Sequence[GPU], formats: Sequence[str], *, caption: str) -> Picture:
     """The dense peaks of some GPUs by format, and what data sheets print with 2:4 sparsity."""
     figure, panels = new_figure(columns=len(gpus), height=2.9)
-    known = [{name: gpu.peak(name) / 1e12 for name in formats if name in gpu.dense_flops_per_s} for gpu in gpus]
-    for axes, gpu, peaks in zip(panels, gpus, known, strict=True):
+    told = []
+    for axes, gpu in zip(panels, gpus, strict=True):
+        peaks = {name: gpu.peak(name) / 1e12 for name in formats if name in gpu.dense_flops_per_s}
         names = list(reversed(peaks))
         for row, name in enumerate(names):
             _peak(axes, row, peaks[name], sparse=gpu.has_sparsity and name not in ("fp64", "fp32"))
@@ -97,11 +98,8 @@ def gpu_peaks(gpus: Sequence[GPU], formats: Sequence[str], *, caption: str) -> P
         axes.set(xlim=(0, 3.4 * max(peaks.values())), title=gpu.name, xlabel="TFLOP/s")
         axes.title.set_fontsize(10)
         axes.grid(False, axis="y")
-    told = "; ".join(
-        f"{gpu.name}: " + ", ".join(f"{name} {dense:g}" for name, dense in peaks.items())
-        for gpu, peaks in zip(gpus, known, strict=True)
-    )
-    alt = f"Dense peaks in TFLOP/s. {told}. Sparse figures are twice those, where they exist."
+        told.append(f"{gpu.name}: " + ", ".join(f"{name} {dense:g}" for name, dense in peaks.items()))
+    alt = f"Dense peaks in TFLOP/s. {'; '.join(told)}. Sparse figures are twice those, where they exist."
     return Picture(figure, caption=caption, alt=alt)
 
 

@@ -91,6 +91,7 @@ def block_on_ranks(*, caption: str) -> Picture:
     ranks, gap = 4, 0.45
     figure, panels = new_figure(rows=len(BLOCK), height=(0.75 + 0.33 * ranks) * len(BLOCK))
     lefts = dict(zip(WIDTHS, accumulate((width + gap for width in WIDTHS.values()), initial=0.0)))
+    words, told = {"whole": "whole on every rank", "columns": "cut by features", "rows": "cut by tokens"}, []
     for axes, (kind, (between, operators)) in zip(panels, BLOCK.items(), strict=True):
         axes.set(xlim=(-0.1, sum(WIDTHS.values()) + len(WIDTHS) * gap), ylim=(ranks, -0.55))
         axes.set_title(f"{kind} parallelism", size=9.5, loc="left")
@@ -99,14 +100,19 @@ def block_on_ranks(*, caption: str) -> Picture:
         axes.set_xticks([lefts[name] + WIDTHS[name] / 2 for name in WIDTHS], [*WIDTHS])
         axes.set_yticks([rank + 0.45 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
         axes.tick_params(length=0, labelsize=7.5)
+        parts = []
         for name, width in WIDTHS.items():
+            lies = "columns" if name in INSIDE else between
             for rank in range(ranks):
-                _share(axes, (lefts[name], width), rank, ranks, "columns" if name in INSIDE else between)
+                _share(axes, (lefts[name], width), rank, ranks, lies)
+            sign = operators.get(name, "").strip("$").replace(r"\bar f", "f-bar").replace(r"\bar g", "g-bar")
+            parts.append(f"{name.strip()} {words[lies]}" + (f", then {sign}" if sign else ""))
+        told.append(f"With {kind} parallelism on {ranks} ranks: {'; '.join(parts)}.")
         for name, sign in operators.items():
             place = lefts[name] + WIDTHS[name] + gap / 2
             axes.axvline(place, ymax=ranks / (ranks + 0.55), color=INK, lw=1, ls="--")
             axes.text(place, -0.3, sign, ha="center", va="center", size=11, color=INK)
-    return Picture(figure, caption=caption, alt=" ".join(_block_told(kind, ranks) for kind in BLOCK))
+    return Picture(figure, caption=caption, alt=" ".join(told))
 
 
 def _share(axes: Axes, box: tuple[float, float], rank: int, ranks: int, lies: Lies) -> None:
@@ -121,17 +127,6 @@ def _share(axes: Axes, box: tuple[float, float], rank: int, ranks: int, lies: Li
     corner = (left + full * right, rank + 0.05 + height * down)
     color = COPY if lies == "whole" else series_color(rank)
     axes.add_patch(Rectangle(corner, full * width, height * tall, facecolor=color, edgecolor=MUTED, lw=0.5))
-
-
-def _block_told(kind: str, ranks: int) -> str:
-    words = {"whole": "whole on every rank", "columns": "cut by features", "rows": "cut by tokens"}
-    between, operators = BLOCK[kind]
-    parts = []
-    for name in WIDTHS:
-        sign = operators.get(name, "").strip("$").replace(r"\bar f", "f-bar").replace(r"\bar g", "g-bar")
-        lies = words["columns" if name in INSIDE else between]
-        parts.append(f"{name.strip()} {lies}" + (f", then {sign}" if sign else ""))
-    return f"With {kind} parallelism on {ranks} ranks: {'; '.join(parts)}."
 
 
 def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: str) -> Picture:

@@ -55,6 +55,7 @@ def trade(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers], *
     The redder a dot, the larger its bubble; the name is ranks along pipe × data × tensor.
     """
     figure, (axes,) = new_figure(height=3.9)
+    told = []
     for shape, found in measured.items():
         axes.scatter(found.sent_in_all / 1e6, found.held / 1e6, s=70, color=_shade(found.bubble), zorder=3)
         due = formula[shape]
@@ -62,6 +63,8 @@ def trade(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers], *
         idle = f", {due.bubble:.0%} idle" if due.bubble else ""
         place = (found.sent_in_all / 1e6, found.held / 1e6)
         note(axes, f"{name_of(shape)}{idle}", place, _OFFSETS.get(shape, (9, 4)), size=9)
+        held = f"holds {found.held:.1MB}, {found.bubble:.0%} idle"
+        told.append(f"{name_of(shape)} sends {found.sent_in_all:.2MB}, {held}")
     axes.set(xscale="log", yscale="log", xlabel="MB that rank 0 sends in a step", ylabel="MB that it holds at most")
     axes.margins(x=0.2, y=0.12)
     for side in (axes.xaxis, axes.yaxis):
@@ -70,11 +73,7 @@ def trade(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers], *
     axes.set_xticks([0.2, 0.5, 1, 2, 5, 10])
     axes.set_yticks([3, 4, 5, 6, 8])
     axes.set_ylim(3.2, 9.5)
-    told = "; ".join(
-        f"{name_of(shape)} sends {each.sent_in_all:.2MB}, holds {each.held:.1MB}, {each.bubble:.0%} idle"
-        for shape, each in measured.items()
-    )
-    return Picture(figure, caption=caption, alt=f"Ten dots on logarithmic axes: {told}.")
+    return Picture(figure, caption=caption, alt=f"Ten dots on logarithmic axes: {'; '.join(told)}.")
 
 
 def _shade(bubble: float) -> tuple[float, float, float]:

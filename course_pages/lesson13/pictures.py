@@ -158,6 +158,7 @@ def who_holds(mesh: Mesh, config: ExpertConfig, tokens: int, *, caption: str) ->
         raise ValueError(f"{mesh.size} ranks: the picture shows 8 at most")
     has = holdings(mesh, config, tokens)
     figure, panels = new_figure(1, mesh.size, height=2.4)
+    told = []
     for rank, (axes, held) in enumerate(zip(panels, has)):
         axes.set_axis_off()
         axes.grid(False)
@@ -169,8 +170,9 @@ def who_holds(mesh: Mesh, config: ExpertConfig, tokens: int, *, caption: str) ->
         if rank == 0:
             axes.text(0, 1.04, "experts", size=8, color=MUTED, va="bottom")
             axes.text(0, -0.27, "tokens", size=8, color=MUTED, va="bottom")
-    told = "; ".join(f"rank {rank}: {_told(held)}" for rank, held in enumerate(has))
-    return Picture(figure, caption=caption, alt=f"{mesh.size} ranks and what they hold. {told}.")
+        parts = zip(("experts", "hidden features", "tokens"), held)
+        told.append(f"rank {rank}: " + ", ".join(f"{name} {part.start} to {part.stop - 1}" for name, part in parts))
+    return Picture(figure, caption=caption, alt=f"{mesh.size} ranks and what they hold. {'; '.join(told)}.")
 
 
 def _weights(axes: Axes, held: Holding, config: ExpertConfig) -> None:
@@ -191,8 +193,3 @@ def _tokens(axes: Axes, held: Holding, tokens: int) -> None:
     axes.add_patch(Rectangle((0, -0.5), 1, 0.2, facecolor="white", edgecolor=GRID, lw=0.8))
     left, width = held.tokens.start / tokens, len(held.tokens) / tokens
     axes.add_patch(Rectangle((left, -0.5), width, 0.2, facecolor=series_color(1), edgecolor="white", lw=0.8))
-
-
-def _told(held: Holding) -> str:
-    names = "experts", "hidden features", "tokens"
-    return ", ".join(f"{name} {part.start} to {part.stop - 1}" for name, part in zip(names, held))

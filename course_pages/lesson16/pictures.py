@@ -44,8 +44,8 @@ def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
     """One bar for each name, cut by class; shares in percent."""
     figure, (axes,) = new_figure(height=0.55 * len(bars) + 1.0)
     axes.grid(False)
-    kinds = [*next(iter(bars.values()))]
-    for place, parts in enumerate(bars.values()):
+    kinds, told = [*next(iter(bars.values()))], []
+    for place, (name, parts) in enumerate(bars.items()):
         left = 0.0
         for number, (kind, share) in enumerate(parts.items()):
             look: dict[str, Any] = {"color": series_color(number), "hatch": ("", "//", "..")[number], "ec": "white"}
@@ -53,14 +53,12 @@ def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
             if share > 0.05:
                 axes.text(left + 50 * share, place, f"{100 * share:.3g} %", color=INK, bbox=PAPER, **CENTRED)
             left += 100 * share
+        told.append(f"{name}: " + ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in parts.items()))
     axes.set_yticks(range(len(bars)), [*bars])
     axes.set(xlim=(0, 100), xlabel="share (%)")
     axes.invert_yaxis()
     legend(figure, "upper center", len(kinds))
-    told = "; ".join(
-        f"{name}: " + ", ".join(f"{k} {100 * v:.1f} %" for k, v in each.items()) for name, each in bars.items()
-    )
-    return Picture(figure, caption=caption, alt=f"Bars cut by class. {told}.")
+    return Picture(figure, caption=caption, alt=f"Bars cut by class. {'; '.join(told)}.")
 
 
 def tile_walk(

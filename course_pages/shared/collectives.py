@@ -142,6 +142,7 @@ def before_and_after(*, caption: str) -> Picture:
     """The six collectives by what they do to three ranks."""
     figure, panels = new_figure(2, 3, height=3.3)
     colors = {"": "white", "Σ": "#5F5F5F"} | {letter: series_color(rank) for rank, letter in enumerate("abc")}
+    told = []
     for axes, (name, boards) in zip(panels, BEFORE_AND_AFTER.items(), strict=True):
         width = len(boards[0][0])
         axes.set(title=name, xlim=(2.4 - width, 5.6 + width), ylim=(3.05, -0.05), aspect="equal")
@@ -149,9 +150,7 @@ def before_and_after(*, caption: str) -> Picture:
         axes.annotate("", (4.75, 1.5), (3.25, 1.5), arrowprops={"arrowstyle": "-|>", "color": MUTED})
         for left, board in zip((3 - width, 5), boards, strict=True):
             draw_board(axes, board, left, colors)
-    told = (
-        f"{name}: before {_told(before)}; after {_told(after)}." for name, (before, after) in BEFORE_AND_AFTER.items()
-    )
+        told.append(f"{name}: before {_told(boards[0])}; after {_told(boards[1])}.")
     return Picture(figure, caption=caption, alt=f"Six pairs of grids with three ranks as rows. {' '.join(told)}")
 
 

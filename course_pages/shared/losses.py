@@ -82,19 +82,17 @@ def losses_and_distances(
         distances: name → the distance after each step.
     """
     figure, (left, right) = new_figure(columns=2, height=3.4)
-    first = next(iter(losses))
+    first, told = next(iter(losses)), []
     for index, name in enumerate(losses):
         above = [loss - reference for loss, reference in zip(losses[name], losses[first], strict=True)]
         left.plot(_mean_of_ten(above), linewidth=1.8, label=name, **line_look(index))
         right.plot(distances[name], linewidth=1.8, **line_look(index))
+        end = _end(losses[name]) - _end(losses[first])
+        told.append(f"{name}: {end:+.2f} nats, distance {distances[name][-1]:.3g}")
     left.set(xlabel="step", ylabel=f"loss above {first} ({UNIT})")
     right.set(xlabel="step", ylabel="distance from the start", ylim=(0, None))
     left.legend(frameon=False, labelcolor=INK)
-    told = "; ".join(
-        f"{name}: {_end(losses[name]) - _end(losses[first]):+.2f} nats, distance {distances[name][-1]:.3g}"
-        for name in losses
-    )
-    return Picture(figure, caption=caption, alt=f"Two panels. At the end, against {first}: {told}.")
+    return Picture(figure, caption=caption, alt=f"Two panels. At the end, against {first}: {'; '.join(told)}.")
 
 
 def losses_against_first(losses: Mapping[str, Sequence[float]], *, caption: str, unit: str = UNIT) -> Picture:

@@ -77,15 +77,18 @@ def who_sends_whom(
     figure, panels = new_figure(1, max(2, len(sent)), height=2.95)
     if len(sent) == 1:
         panels[1].set_axis_off()
+    told = []
     for axes, (name, each) in zip(panels, sent.items(), strict=False):
         _heat(axes, each, most)
-        title = name
+        links, busiest = sum(n > 0 for row in each for n in row), max(sum(row, Bytes(0)) for row in each)
+        title, words = name, f"{name}: {links} links carry something, the busiest rank sends {busiest:.0kB}"
         if ranks_per_node:
             _frame(axes, len(each), ranks_per_node)
-            title += f"\n{between_nodes(each, ranks_per_node):.0kB} between nodes"
+            crossing = f"{between_nodes(each, ranks_per_node):.0kB}"
+            title, words = f"{title}\n{crossing} between nodes", f"{words}, and {crossing} go between nodes"
         axes.set_title(title, size=9.5, color=INK)
-    alt = " ".join(_told(name, each, ranks_per_node) for name, each in sent.items())
-    return Picture(figure, caption=caption, alt=alt)
+        told.append(f"{words}.")
+    return Picture(figure, caption=caption, alt=" ".join(told))
 
 
 def _heat(axes: Axes, sent: list[list[Bytes]], most: Bytes) -> None:
@@ -112,13 +115,3 @@ def _frame(axes: Axes, world_size: int, ranks_per_node: int) -> None:
             if row != column:
                 corner, size = (column - 0.47, row - 0.47), ranks_per_node - 0.06
                 axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=PALETTE["measured"], linewidth=1.6))
-
-
-def _told(name: str, sent: list[list[Bytes]], ranks_per_node: int | None) -> str:
-    """One panel in words: links used, the busiest rank, bytes between nodes."""
-    links = sum(1 for row in sent for n_bytes in row if n_bytes)
-    busiest = max(sum(row, Bytes(0)) for row in sent)
-    words = f"{name}: {links} links carry something, the busiest rank sends {busiest:.0kB}"
-    if ranks_per_node:
-        words += f", and {between_nodes(sent, ranks_per_node):.0kB} go between nodes"
-    return f"{words}."
