@@ -45,27 +45,16 @@ PRESETS = (
 
 @dataclass(frozen=True)
 class BitRow:
-    """A number in one format: its bits, its value, its neighbours, its error.
+    """A number in one format: its bits, its value, its neighbours, its error."""
 
-    Attributes:
-        name: the format's name.
-        bits: the stored pattern as a string of 0 and 1, sign first; "" for a nan in a format that has none.
-        stored: the value that the pattern stands for.
-        below: the next lower number of the format; nan if there is none.
-        above: the next higher one; nan if there is none.
-        error: |stored - number|.
-        relative: error / |number|; 0 where the number is stored exactly.
-        note: a special case in words ("subnormal", "rounds to zero"), "" for an ordinary number.
-    """
-
-    name: str
-    bits: str
-    stored: float
-    below: float
-    above: float
-    error: float
-    relative: float
-    note: str
+    name: str  # the format's name
+    bits: str  # the stored pattern as a string of 0 and 1, sign first; "" for a nan in a format that has none
+    stored: float  # the value that the pattern stands for
+    below: float  # the next lower number of the format; nan if there is none
+    above: float  # the next higher one; nan if there is none
+    error: float  # |stored - number|
+    relative: float  # error / |number|; 0 where the number is stored exactly
+    note: str  # a special case in words ("subnormal", "rounds to zero"), "" for an ordinary number
 
 
 def bit_rows(value: float, formats: Sequence[FloatFormat] = DEFAULT_FORMATS) -> list[BitRow]:

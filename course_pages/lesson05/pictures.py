@@ -14,17 +14,11 @@ from course_pages.shared.memory import stack_categories
 
 @dataclass(frozen=True)
 class Rung:
-    """One row of the ladder, measured.
+    """One row of the ladder, measured."""
 
-    Attributes:
-        name: what changed since the row above.
-        peak: bytes at the worst moment of a step.
-        seconds: of a step over the same number of sequences in every row.
-    """
-
-    name: str
-    peak: MemoryAccount
-    seconds: Seconds
+    name: str  # what changed since the row above
+    peak: MemoryAccount  # bytes at the worst moment of a step
+    seconds: Seconds  # of a step over the same number of sequences in every row
 
 
 class Ladder(Tabular):

@@ -20,23 +20,14 @@ Lies = Literal["whole", "columns", "rows", "terms"]
 
 
 class Stop(NamedTuple):
-    """One tensor of a product that is split, and what stands behind it: a sign, or a message.
+    """One tensor of a product that is split, and what stands behind it: a sign, or a message."""
 
-    Attributes:
-        name: its letter.
-        rows: of the whole.
-        columns: of the whole.
-        lies: how it lies on the ranks.
-        behind: "×", "=", "GELU, ×", or the name of a collective.
-        sent: bytes that each rank sends in that collective.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    lies: Lies
-    behind: str = ""
-    sent: Bytes = Bytes(0)
+    name: str  # its letter
+    rows: int  # of the whole
+    columns: int  # of the whole
+    lies: Lies  # how it lies on the ranks
+    behind: str = ""  # "×", "=", "GELU, ×", or the name of a collective
+    sent: Bytes = Bytes(0)  # that each rank sends in that collective
 
 
 def split_product(stops: Sequence[Stop], ranks: int, *, caption: str, alt: str) -> Picture:

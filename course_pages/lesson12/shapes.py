@@ -21,17 +21,11 @@ SHAPES: list[Shape] = [(p, d, t) for p, d, t in itertools.product((1, 2, 4, 8), 
 
 
 class Numbers(NamedTuple):
-    """What a shape costs.
+    """What a shape costs."""
 
-    Attributes:
-        sent: axis of more than one rank → bytes that rank 0 sends along it in a step.
-        held: bytes that rank 0 holds at most: states and activations in flight.
-        bubble: idle time of a pipeline's ranks over all their time.
-    """
-
-    sent: dict[str, Bytes]
-    held: Bytes
-    bubble: Ratio
+    sent: dict[str, Bytes]  # axis of more than one rank → what rank 0 sends along it in a step
+    held: Bytes  # that rank 0 holds at most: states and activations in flight
+    bubble: Ratio  # idle time of a pipeline's ranks over all their time
 
     @property
     def kinds(self) -> dict[str, Any]:

@@ -40,21 +40,13 @@ WIDTHS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One run: everything that its result depends on.
+    """One run: everything that its result depends on."""
 
-    Attributes:
-        width: of the GPT, in features.
-        budget: C in FLOPs; the run gets C / 6N tokens.
-        rate: the learning rate after the warm-up.
-        seed: of weights and text.
-        repeats: how often the same text comes: the steps' batches begin again after 1/repeats of them.
-    """
-
-    width: int
-    budget: float
-    rate: float = 0.02
-    seed: int = 0
-    repeats: int = 1
+    width: int  # of the GPT, in features
+    budget: float  # C in FLOPs; the run gets C / 6N tokens
+    rate: float = 0.02  # the learning rate after the warm-up
+    seed: int = 0  # of weights and text
+    repeats: int = 1  # how often the same text comes: the steps' batches begin again after 1/repeats of them
 
     @property
     def config(self) -> GPTConfig:

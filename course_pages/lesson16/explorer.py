@@ -24,23 +24,15 @@ SIZES = (2, 4, 8, 16)
 
 
 class Frame(NamedTuple):
-    """The state after some tiles.
+    """The state after some tiles."""
 
-    Attributes:
-        tile: first query and first key of the last tile; none at the start.
-        skipped: whether the last tile lay behind all of its queries, so that nothing was done.
-        top, total, mixed: of every query: largest score, sum of weights, sum of weights times values.
-        read: bytes read so far: q once for a row of tiles, k and v for every tile.
-        held: bytes beside q, k, v and the output: a tile of scores, and top, total and mixed of its queries.
-    """
-
-    tile: tuple[int, int] | None
-    skipped: bool
-    top: list[float]
-    total: list[float]
-    mixed: list[float]
-    read: int
-    held: int
+    tile: tuple[int, int] | None  # first query and first key of the last tile; none at the start
+    skipped: bool  # whether the last tile lay behind all of its queries, so that nothing was done
+    top: list[float]  # the largest score of every query
+    total: list[float]  # the sum of its weights
+    mixed: list[float]  # the sum of its weights times values
+    read: int  # bytes read so far: q once for a row of tiles, k and v for every tile
+    held: int  # bytes beside q, k, v and the output: a tile of scores, and top, total and mixed of its queries
 
 
 def drawn() -> tuple[Tensor, Tensor]:

@@ -53,21 +53,14 @@ PROMISE = Path(__file__).with_name("promise.json")
 
 @dataclass(frozen=True)
 class Layout:
-    """How ranks share the training.
-
-    Attributes:
-        pipe, data, tensor: ranks along each axis.
-        zero: stage of ZeRO along data.
-        micro_batch: sequences that a rank sends through its layers at once.
-        recompute: "none", "selective" (attention's scores), "full" (whole blocks).
-    """
+    """How ranks share the training: ranks along each axis, and what each does with its part."""
 
     pipe: int = 1
     data: int = 1
     tensor: int = 1
-    zero: Literal[0, 1, 2, 3] = 0
-    micro_batch: int = 4
-    recompute: Literal["none", "selective", "full"] = "none"
+    zero: Literal[0, 1, 2, 3] = 0  # stage of ZeRO along data
+    micro_batch: int = 4  # sequences that a rank sends through its layers at once
+    recompute: Literal["none", "selective", "full"] = "none"  # attention's scores, whole blocks
 
     @property
     def mesh(self) -> Mesh:
@@ -82,25 +75,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, the same by every layout.
-
-    Attributes:
-        config: the GPT's shape.
-        batch_size: sequences in a step, on all ranks together.
-        steps: of the whole training.
-        rate: the learning rate after a warm-up of 5 %, from which a line falls to zero, as in lesson 14.
-        seed: of weights and text.
-        dtype: "float32" or "float64".
-        source: the text: "stories", or lesson 14's "words" of known entropy, 32 tokens (give `config` as many).
-    """
+    """What is trained, the same by every layout."""
 
     config: GPTConfig = field(default_factory=lambda: GPTConfig(4, 128, 4, text.VOCAB_SIZE, 64))
-    batch_size: int = 16
-    steps: int = 20
-    rate: float = 3e-3
-    seed: int = 0
+    batch_size: int = 16  # sequences in a step, on all ranks together
+    steps: int = 20  # of the whole training
+    rate: float = 3e-3  # the learning rate after a warm-up of 5 %, from which a line falls to zero, as in lesson 14
+    seed: int = 0  # of weights and text
     dtype: Literal["float32", "float64"] = "float32"
-    source: Literal["stories", "words"] = "stories"
+    source: Literal["stories", "words"] = "stories"  # lesson 14's words of known entropy: give `config` their 32 tokens
 
     def batch(self, step: int) -> Batch:
         """The rows of a step, the same on every rank."""

@@ -34,22 +34,16 @@ SHAPES = {
 
 
 class Cell(NamedTuple):
-    """What a layout costs, in seconds and GB of its fullest GPU.
+    """What a layout costs, in seconds and GB of its fullest GPU."""
 
-    Attributes:
-        work, bubble, sent, rest: seconds of a step: at work, waiting for other stages, for the data axis, all else.
-        states, kept, other: weights, gradients and optimizer; what autograd keeps; copies, buffers, the process.
-        launches: whether a block waits for its launches, and not for its products.
-    """
-
-    work: float
-    bubble: float
-    sent: float
-    rest: float
-    states: float
-    kept: float
-    other: float
-    launches: bool
+    work: float  # seconds of a step at work
+    bubble: float  # seconds in which a rank waits for other stages
+    sent: float  # seconds for the data axis
+    rest: float  # seconds for all else
+    states: float  # GB of weights, gradients and optimizer
+    kept: float  # GB of what autograd keeps
+    other: float  # GB of copies, buffers, the process
+    launches: bool  # whether a block waits for its launches, and not for its products
 
     @property
     def step(self) -> float:
