@@ -34,9 +34,8 @@ def check_average(function: Function) -> None:
     def on_each_rank() -> tuple[list[list[float]], int]:
         layer = torch.nn.Linear(3, 2)
         for parameter in layer.parameters():
-            parameter.grad = torch.arange(parameter.numel(), dtype=torch.float).view_as(parameter) * (
-                1 + dist.get_rank()
-            )
+            numbers = torch.arange(parameter.numel(), dtype=torch.float).view_as(parameter)
+            parameter.grad = (1 + dist.get_rank()) * numbers
         with measure.traffic() as sent:
             function(layer)
         gradients = [[] if p.grad is None else p.grad.flatten().tolist() for p in layer.parameters()]

@@ -67,13 +67,11 @@ def corners(one: bool) -> np.ndarray:
     offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
     batches = (1, 1) if one else (2, offers["batch"][-1])
     ends = list(product((offers["layers"][0], offers["layers"][-1]), batches))
-    return np.array(
-        [
-            [terms(layers, batch, seq, width, shape(1, width, seq, "fused").heads) for layers, batch in ends]
-            for width, seq in product(WIDTHS, SEQS)
-        ],
-        dtype=float,
-    )
+    places = [
+        [terms(layers, batch, seq, width, shape(1, width, seq, "fused").heads) for layers, batch in ends]
+        for width, seq in product(WIDTHS, SEQS)
+    ]
+    return np.array(places, dtype=float)
 
 
 @cache

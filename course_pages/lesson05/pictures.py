@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.notebook.picture import INK, MUTED, Picture, legend, new_figure, note
@@ -12,8 +12,7 @@ from course_kit.units import Bytes, Seconds
 from course_pages.shared.memory import stack_categories
 
 
-@dataclass(frozen=True)
-class Rung:
+class Rung(NamedTuple):
     """One row of the ladder, measured."""
 
     name: str  # what changed since the row above

@@ -80,10 +80,8 @@ class RingExplorer(Explorer):
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         """A film strip of all states."""
-        frames = ring_frames(self.world_size)
-        titles = ["start"] + [
-            f"step {step}: {'add' if step < self.world_size else 'copy'}" for step in range(1, len(frames))
-        ]
+        p, frames = self.world_size, ring_frames(self.world_size)
+        titles = ["start", *(f"step {step}: {'add' if step < p else 'copy'}" for step in range(1, len(frames)))]
         marks = [{(to, part) for _, to, part, _ in frame.arrived} for frame in frames]
         return film_of_holdings(list(zip(titles, (frame.holding for frame in frames))), marks, caption=caption, alt=alt)
 

@@ -8,9 +8,8 @@ adds and divides as `TiersExplorer.seconds` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.notebook.explorer import Control, Explorer
@@ -28,8 +27,7 @@ REACHED = 0.56
 """Share of its peak in 16 bits that a GPU reaches: a V100 reaches 70 of 125 TFLOP/s (Rajbhandari et al. 2021, §4)."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """A tier: its bytes, bytes a second at best, and its parts in words."""
 
     size: Bytes

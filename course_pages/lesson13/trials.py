@@ -91,10 +91,8 @@ def farthest(kind: Callable[[ExpertMLP], Any]) -> float:
         kind: makes of an `ExpertMLP` this rank's layer, with the attributes `router`, a matrix, and `up`.
     """
     torch.manual_seed(0)
-    whole, rank, p, most = (
-        ExpertMLP(ExpertConfig(32, 64, 8), dtype=torch.float64), dist.get_rank(), dist.get_world_size(), 0.0,
-    )  # fmt: skip
-    ours = kind(whole)
+    whole, most = ExpertMLP(ExpertConfig(32, 64, 8), dtype=torch.float64), 0.0
+    rank, p, ours = dist.get_rank(), dist.get_world_size(), kind(whole)
     both = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (whole, ours)]
     for _ in range(3):
         x, y = torch.randn(2, 64, 32, dtype=torch.float64)

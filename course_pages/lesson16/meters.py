@@ -48,9 +48,7 @@ class Touched(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
+        self.flops, self.bytes, self.calls = Counter[str](), Counter[str](), Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See one operation pass by."""
