@@ -257,7 +257,7 @@ def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:
     one; they: 8.
     """
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-    members = dist.get_process_group_ranks(group)
+    members = dist.get_process_group_ranks(group or dist.group.WORLD)
     value = torch.zeros((), dtype=torch.float64, device=device)
     if dist.get_rank(group) > 0:
         for _ in range(_PINGS):

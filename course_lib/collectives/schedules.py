@@ -226,7 +226,7 @@ def messages(number: int, rounds: tuple[Round, ...]) -> list[tuple[int, Send, in
             waiting = sent.get((receive.source, rank))
             if not waiting:
                 raise ValueError(
-                    f"round {number}: rank {rank} waits for 1 part from rank {receive.source}, which sends nothing; "
+                    f"round {number}: rank {rank} waits for a part from rank {receive.source}, which sends nothing; "
                     "put the matching Send into this round"
                 )
             matched.append((receive.source, waiting.pop(0), rank, receive))

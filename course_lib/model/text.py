@@ -121,7 +121,7 @@ def stories(seed: int = 0) -> Stories:
 
 
 def python_manual() -> Corpus:
-    """The language reference behind Python's `help()`: half a megabyte of English and code, new in each version.
+    """The language reference behind `help()`: half a megabyte of real English and code, a little new in each version.
 
     Raises:
         ValueError: this Python was installed without the manual.

@@ -44,12 +44,12 @@ def tiled_attention(
     its arguments. It has no second derivative, and `autocast` changes nothing inside (a `CastPolicy` does).
 
     Args:
-        q, k, v: dims before the last two are batch and heads, the same in all three. Keys of a cache may be narrower.
+        q, k, v: dims before the last two are batch and heads, alike in all. A cache's k and v may have fewer bits.
         causal: whether a query sees no key behind it. Tiles that lie behind are skipped, not masked.
         rows, columns: queries and keys of a tile; sizes need not be multiples.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, or a tile is empty.
+        ValueError: shapes do not fit, numbers are no floating-point ones, or a tile is empty.
 
     Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
     """

@@ -24,7 +24,7 @@ from course_kit.units import Bytes
 
 
 class BandwidthLimit:
-    """A limit on bytes per second (or None) for transfers that would be faster; they pass one after the other.
+    """A limit on bytes per second (None: no limit) for transfers that would be faster; they pass one after the other.
 
     Raises:
         ValueError: a bandwidth that is not positive.

@@ -6,8 +6,8 @@
     rank 0: tokens ── router ── rows by expert ──╮  dispatch  ╭── rows of all ranks ── experts 0 and 1 ──╮  combine
     rank 1: tokens ── router ── rows by expert ──╯ all-to-all ╰── rows of all ranks ── experts 2 and 3 ──╯  all-to-all
 
-All ranks make one plan from counts alone (`plan_dispatch`). Each all-to-all moves rows and changes none, so the
-gradient of each is the other: four in a step, all of the same bytes.
+All ranks make one plan from counts alone (`plan_dispatch`). `dispatch` and `combine` move rows and change none, so the
+gradient of each is the other: four all-to-alls in a step, all of the same bytes.
 
 Each rank brings tokens of its own, so the axis "expert" carries data parallelism, too: only the experts are cut. Along
 "data" there are further copies of the experts, for other tokens; along "tensor" each expert's hidden features are cut,

@@ -55,7 +55,7 @@ class LayerwiseModule(nn.Module, Generic[U]):
     root unit has all other weights, and is there during the whole forward and backward pass.
 
     Args:
-        modules: the whole module, the root, and those that come and go one at a time, in the order of their use.
+        modules: the root, which is the whole module; then those that come and go one at a time, in order of their use.
         units: one for each of `modules`.
         prefetch: ask for the next unit's weights while one is at work.
 
@@ -165,7 +165,7 @@ def units_of(module: nn.Module) -> list[nn.Module]:
 def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[list[int]]:
     """The numbers of each unit's parameters; those in no unit, or in several, belong to the root.
 
-    The first of `modules` is the root: it contains the others, and `parameters` are all of its own.
+    The first of `modules` is the root, which contains the others; `parameters` are the whole root's, theirs included.
 
     Raises:
         ValueError: one unit lies in another, or is given twice.

@@ -5,7 +5,7 @@ all-reduce behind the pair in the forward pass, one in front of it in the backwa
 `sequence_parallel` the two become all-gather and reduce-scatter, the same bytes, and what lies between the pairs is cut
 along the sequence (Korthikanti et al. 2022, §4.2.2).
 
-Parts take the unsplit layer's weights and keep its parameters' names; all ranks of the group make them of one layer.
+A rank's part of a layer takes the whole layer's weights and keeps its parameters' names; all ranks cut the same layer.
 Shape suffixes are those of `model.gpt`; a small letter is a rank's part: x_BsD has 1/t of the sequence, y_BSf 1/t of a
 layer's output features.
 """

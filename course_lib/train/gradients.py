@@ -1,4 +1,4 @@
-"""Gradients between `backward` and `step`: measured, scaled and clipped. Factors that wait: `grad_scale.py`."""
+"""Gradients between `backward` and `step`: measured, scaled, clipped. A factor may wait for `step`: `grad_scale.py`."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Optimizer(torch.optim.Optimizer):
         """Prepare a parameter that joins, at the start or later. Nothing to do here."""
 
     def update(self, weight: Float[Tensor, "*w"], gradient: Float[Tensor, "*w"], state: dict, group: dict) -> None:
-        """Take one step for one weight, in place.
+        """Take one step for one weight, in place, with the learning rate and the other settings of its `group`.
 
         Args:
             gradient: of weight's shape and dtype; not to be changed.

@@ -210,7 +210,9 @@ def take_tensors(tree: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], 
 
 
 def segments(layers: Iterable[Callable[..., Any]], every: int) -> list[Callable[..., Any]]:
-    """Bundle consecutive layers by `every` into functions from one tensor, and arguments for all layers, to one."""
+    """Bundle layers in order, by `every` (1 or more), into functions from one tensor, and arguments for all, to one."""
+    if every < 1:
+        raise ValueError(f"every={every} given; a segment has at least 1 layer")
     layers = list(layers)
     return [functools.partial(_chain, layers[start : start + every]) for start in range(0, len(layers), every)]
 
@@ -231,8 +233,7 @@ class RecomputedLayers(nn.ModuleList):
     """
 
     def __init__(self, layers: Iterable[nn.Module], every: int) -> None:
-        if every < 1:
-            raise ValueError(f"every={every} given; a segment has at least 1 layer")
+        segments((), every)  # refuses a wrong `every` now, not in the first step
         super().__init__(layers)
         self.every = every
 

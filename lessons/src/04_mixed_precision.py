@@ -573,7 +573,7 @@ loss_bands(seeds, caption="A band reaches from the best of three initial weights
 
 # %% [markdown]
 # The recipe whose gradient was half error ends a long way up, from all three initial weights. The others lie on the
-# line of fp32; what the right half shows between them is a tenth of a per cent, from one seed.
+# line of fp32; what the first figure's right half shows between them is a tenth of a per cent, from one seed.
 #
 # Why does bf16 do without a scale? Its exponent has as many bits as fp32's. It holds what fp32 holds, with two or three
 # digits instead of seven. That is why it has replaced fp16 nearly everywhere where the hardware has it. fp16 is left to

@@ -175,8 +175,8 @@ compare(
 
 # %% [markdown]
 # Eight times the work in less than three times the time, as long as the micro-batches stay as large. With the batch
-# given, more of them are smaller ones, and section 12 weighs that. (The measured bubble is larger than the ideal one; this
-# page has not tried why.)
+# given, more of them are smaller ones, and section 12 weighs that. (The measured bubble is larger than the ideal one; why,
+# this page does not take apart.)
 #
 # ## 4 · The price
 #

@@ -684,7 +684,7 @@ alone = ranks.run(seconds_of_messages, 2 * (predict.parameters(TIMED) // 2), wor
 print(*(f"{name} {1e3 * each:.1f} ms" for name, each in alone.items()), sep=", ")
 
 # %% [markdown]
-# Each half sends half of the bytes, and is hardly quicker than the whole, or slower. (The library makes its reduce-scatter of an all-to-all and a sum, since
+# Each half sends half of the bytes, and takes far more than half of the time, or even more than the whole. (The library makes its reduce-scatter of an all-to-all and a sum, since
 # gloo's own would send a whole all-reduce: section 10.) gloo's all-reduce cuts what it sends into segments, and adds one while the next is under way; its
 # other collectives have no such care. NCCL's have. Stage 3 waits for three such halves, so its time may lie above its one and a half times the bytes.
 #

@@ -261,7 +261,7 @@ for each in (4, 16, 64):
 compare(predicted=due, measured=found, tolerance=None)
 
 # %% [markdown]
-# (With few tokens the card is slower than $R$, as its own milliseconds say. Not tried: gradients already travel during the backward pass.) Look at what is in the formula: $R$, $W$ and $M$ belong to the
+# (With few tokens the card is slower than $R$, as its measured milliseconds say. How much it saves that gradients already travel during the backward pass, was not tried.) Look at what is in the formula: $R$, $W$ and $M$ belong to the
 # machine, and $D$ is yours. **Give the card more tokens for each step**, and the same roads are fast enough. An A100
 # that reaches 125 of its 312 TFLOP/s stands behind PCI Express 4 (31.5 GB/s), in a machine with four channels of memory
 # (102 GB/s): **how many tokens** for 90 %?

@@ -243,7 +243,7 @@ compare(predicted=by_law, measured=by_bowl, columns=("N by the law", "N by the b
 #
 # ## 6 · A promise
 #
-# Now ten times the largest budget: 4.8e12 FLOPs, width 64, 7.8 million tokens. (The law would buy two thirds of this model; the bowl is flat.)
+# Now ten times the largest budget: 4.8e12 FLOPs, width 64, 7.8 million tokens. (The law's own choice is two thirds as large; the bowl is flat.)
 # **Guess:** the excess of the grid's best run stands above the last table. What will this one have?
 
 # %%
@@ -285,7 +285,7 @@ pictures.ahead(law, seen, spread, (large.budget, promised + E, result["loss"]), 
 
 # %% [markdown]
 # The promise was far better than its interval. Both intervals hold, here; before you looked, only the wide one had a reason to. A hit
-# that lands nearer than its error bar is luck, or a bar that is too wide, and one run cannot tell you which. (Nor was the step as long as
+# that lands nearer than its error bar is luck, or a bar that is too wide, and one run cannot tell you which. (Nor was the leap as long as
 # it sounds: the grid has a model as large, and another that read as much. Only the two together were new.)
 #
 # ## 7 · The bowl, by hand
@@ -435,7 +435,7 @@ for width in (12, 24, 40):
 
 # %% [markdown]
 # At a small and a middle model both neighbours of the rate of all runs, 0.02, do worse. At width 40 the higher one fails. The
-# lower one does worse than this seed of 0.02 and better than the two others, so there one seed says nothing.
+# lower one does worse than this seed of 0.02 and better than its two other seeds, so there one seed says nothing.
 # A law fitted to runs whose learning rate suits one size only is a law of learning rates.
 #
 # ## 11 · Budgets that were spent

@@ -358,8 +358,8 @@ for library, after in elsewhere.STORED:
 # %% [markdown]
 # With as many ranks as before, both are exact, and neither promises more (torchdata's documentation: it handles states of
 # workers, "but not across ranks"). But neither compares. A state here is "rank 0 has read 8 of
-# its samples", and with four ranks rank 0's samples are others: 16 of 40 fall between, and nobody is told. (One rank goes better: torchdata
-# reads 8 twice, and Datasets at least stops, with an error, before it reads any of the last 24.)
+# its samples", and with four ranks rank 0's samples are others: 16 of 40 fall between, and nobody is told. (With one rank nothing is lost in silence:
+# torchdata reads 8 twice, and Datasets stops, with an error, before it reads any of the last 24.)
 #
 # Play with it. A rank gets a stretch of the epoch (by shard), every $p$-th sample (by stride), or its rows of our order (by function):
 

@@ -94,7 +94,7 @@ def test_a_message_with_one_end_is_refused_and_named():
     start = own_summand(2, 1)
     with pytest.raises(ValueError, match="rank 0 sends to rank 1, which does not receive"):
         hold([[send], [Round()]], start)
-    with pytest.raises(ValueError, match="rank 1 waits for 1 part.* from rank 0, which sends nothing"):
+    with pytest.raises(ValueError, match="rank 1 waits for a part from rank 0, which sends nothing"):
         hold([[Round()], [receive]], start)
     with pytest.raises(ValueError, match=r"the ranks have \[1, 0\] rounds"):
         hold([[send], []], start)

@@ -167,6 +167,14 @@ def test_prints_are_labelled_and_ordered(cell: Cell, capsys: pytest.CaptureFixtu
     assert sorted(shown.err.splitlines()) == sorted(errors)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/stderr"), reason="needs a system with /dev/stderr")
+def test_a_command_that_opens_the_log_anew_costs_no_result(cell: Cell) -> None:
+    """It cuts the file, which then is shorter than what was read of it."""
+    with ranks.Ranks(2) as pool:
+        pool.run(cell("def f(): os.system('echo so far >&2')"))
+        assert pool.run(cell("def f(): return os.system('true > /dev/stderr')")) == [0, 0]
+
+
 def test_rank_0_prints_while_it_works(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     moments: list[float] = []
 

@@ -162,7 +162,7 @@ class SpawnLauncher:
 
 
 def connect(port: int) -> None:
-    """Begin a rank of the `SpawnLauncher`: connect back, prove its identity, then import torch and serve."""
+    """Begin a rank of the `SpawnLauncher`: connect back, prove its identity, and serve; torch is imported by now."""
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(sys.stdin.read().encode())

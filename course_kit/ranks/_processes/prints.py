@@ -95,6 +95,8 @@ class Log:
         """The lines since the last time, without the backend's own chatter."""
         fd = self.file.fileno()
         size = os.fstat(fd).st_size
+        if size <= self._seen:  # less, where a command of the rank's has opened /dev/stderr anew, which cuts the file
+            return ""
         text = _read_at(fd, size - self._seen, self._seen).decode(errors="replace")
         self._seen = size
         return "".join(line for line in text.splitlines(keepends=True) if not _CHATTER.match(line))
