@@ -80,11 +80,16 @@ def cube_table() -> dict[str, Any]:
         return {name: {"-".join(map(str, shape)): of(name, *shape) for shape in shapes} for name in names}
 
     def groups(*place: Any) -> list[dict[str, list[int]]]:
-        return [{axis: mesh_of(*place).group_of(rank, axis) for axis in AXES} for rank in LOOKED_AT]
+        mesh = mesh_of(*place)
+        return [{axis: mesh.group_of(rank, axis) for axis in AXES} for rank in LOOKED_AT]
+
+    def stages(*place: Any) -> list[int]:
+        mesh = mesh_of(*place)
+        return [mesh.coordinates(rank)["pipe"] for rank in LOOKED_AT]
 
     return {
         "groups": places(ORDERS, groups),
-        "stage": places(ORDERS, lambda *place: [mesh_of(*place).coordinates(rank)["pipe"] for rank in LOOKED_AT]),
+        "stage": places(ORDERS, stages),
         "sent": places(MODELS, lambda *place: [{axis: _costs(n) for axis, n in at.items()} for at in sent(*place)]),
         "computing": places(MODELS, lambda *place: [round(float(s), 3) for s in computing(*place)]),
         "colors": AXIS_COLORS,
