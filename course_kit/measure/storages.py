@@ -36,6 +36,11 @@ class TrackedStorage(weakref.ref):
         shape, dtype: of the first tensor seen on it.
     """
 
+    __slots__ = (
+        "address", "born", "died", "dtype", "holders", "line", "made_by", "name", "owner", "place", "saved", "shape",
+        "sizes"
+    )  # fmt: skip
+
     address: int
     born: int
     died: int | None
