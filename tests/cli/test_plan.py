@@ -37,10 +37,11 @@ def test_the_map_has_a_number_for_each_mesh_that_fits() -> None:
     assert "pp across" not in run(*QUICK)[1]
 
 
-def test_seconds_of_expert_models_are_said_to_be_untested() -> None:
-    code, said = run("plan", "mixtral", "--gpus", "64")
-    assert code == 0 and "Experts are untested" in said
-    assert "untested" not in run(*QUICK)[1]
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_seconds_of_expert_models_are_said_to_be_untested_beside_the_output(options: list[str]) -> None:
+    done = CliRunner().invoke(app, ["plan", "mixtral", "--gpus", "64", *options])
+    assert done.exit_code == 0 and "Experts are untested" in done.stderr
+    assert "untested" not in done.stdout and "untested" not in run(*QUICK, *options)[1]
 
 
 def test_json_is_for_programs() -> None:
