@@ -34,6 +34,8 @@ def check_in_tiles(in_tiles: Function) -> None:
         assert sum(asked) == length, f"{told}: step saw {sum(asked)} rows in all"
         due_calls = -(-length // rows)
         assert len(asked) == due_calls, f"{told}: step was called {len(asked)} times, and {due_calls} tiles are due"
+        full = sorted(asked)[1:] == [rows] * (due_calls - 1)
+        assert full, f"{told}: step saw tiles of {asked} rows, and only one may be shorter"
         assert torch.equal(x, before[0]) and torch.equal(y, before[1]), f"{told}: x and y should stay as they are"
         assert torch.equal(came, due), f"{told}: rows came with other values, or in another order"
     x, y = torch.randn(2, 1024, 32)
@@ -50,16 +52,16 @@ def check_add_tile(add_tile: Function) -> None:
     cases["small"] = [-900.0, -901.0, -950.0, -899.0, -902.0, -903.0]
     for name, row in cases.items():
         scores = torch.tensor([row, row[::-1]], dtype=torch.float64)
-        values = torch.arange(12.0, dtype=torch.float64).view(6, 2).cos()
+        values = torch.linspace(-1, 1, 18, dtype=torch.float64).view(6, 3)
         for step in (1, 2, 4, 6):
             top, total = torch.full((2,), -math.inf, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-            mixed = torch.zeros(2, 2, dtype=torch.float64)
+            mixed = torch.zeros(2, 3, dtype=torch.float64)
             for end in range(step, 6 + step, step):
                 here = slice(end - step, end)
                 top, total, mixed = add_tile(top, total, mixed, scores[:, here].clone(), values[here].clone())
                 told, seen = f"{name} scores, {step} at a time, after {min(end, 6)}", scores[:, :end]
                 due = seen.amax(-1)
-                fit = [each.shape for each in (top, total, mixed)] == [(2,), (2,), (2, 2)]
+                fit = [each.shape for each in (top, total, mixed)] == [(2,), (2,), (2, 3)]
                 assert fit, f"{told}: top and total are a number a row, mixed a number a row and feature, in this order"
                 assert {each.dtype for each in (top, total, mixed)} == {scores.dtype}, f"{told}: scores are float64"
                 assert torch.equal(top, due), f"{told}: top should be the largest score so far"

@@ -190,7 +190,8 @@ print(f"operations read and write {meters.touched(gated, x, y)['element-wise'].b
 #
 # $$e^{s - \text{new}} = e^{s - \text{old}} \cdot e^{\text{old} - \text{new}}$$
 #
-# (Milakov and Gimelshein 2018.) At the end, `mixed / total` is the output, exactly.
+# (Milakov and Gimelshein 2018. Lesson 08's ring, in its second sitting, divided after each piece; here you divide once.)
+# At the end, `mixed / total` is the output, exactly.
 #
 # **Your turn.** One tile of scores joins the three.
 
@@ -254,7 +255,7 @@ TilesExplorer().show()
 
 
 # %%
-@your_turn(turns.check_d_scores, look="Two lines: dP of this tile, and D of each row, from the output. Which of the two does a tile see only a part of?")
+@your_turn(turns.check_d_scores, look="Two lines: dP of this tile, and D of each row. Two sums give D: which of them has all its terms here?")
 def d_scores(weights, values, output, d_output):
     """Weights (n, m) and values (m, K) of one tile; output and its gradient (n, K), of whole rows → gradient of the scores (n, m)."""
     ...
@@ -403,7 +404,7 @@ print("ours is torch's:", torch.allclose(ways["ours, in Python"](q, k, v), ways[
 #
 # ## Second sitting
 #
-# You may stop here. On another day, run all cells above before you go on. Below: longer vectors, published runs that wait for calls, the FLOPs of tiles, the library's own attention and rows that see no key;
+# You may stop here. On another day, run all cells above before you go on. Below: longer vectors, published runs, the FLOPs of tiles, the library's own attention and rows that see no key;
 # the size of a tile; a compiler and a kernel; fewer bits a number; how a model writes text; and how to read a profile.
 #
 # ### 9 · Behind sections 2, 3, 7 and 8
@@ -419,7 +420,7 @@ for length in (10**5, 10**7):
 # (Both may beat the roof that our copy drew: one fits into the cache, the other is written where it was read.
 # `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.)
 #
-# Now look for the price of a *call* in published runs. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
+# Now published runs. Hugging Face (the Ultra-Scale Playbook, 2025) trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
 # sequence of 4,096 tokens at a time; 256 such micro-batches make a step. From their tokens a second follows what *one micro-batch* takes, and we share
 # all of that out over the layers.
 # **Guess:** a layer of 8B has 3.6 times the weights of 1B's. How many times as long does one take?
@@ -471,7 +472,7 @@ print("our GPT, explicit and tiled, has one loss:", torch.allclose(*losses))
 #
 # ### 10 · How large is a tile?
 #
-# A tile of $n$ queries reads keys and values once: $S/n$ times in all. So for $S$ tokens attention reads $2S^2K/n$ numbers, of which a causal mask saves up to half. A taller tile reads less, until it drops out of the cache.
+# A row of tiles, $n$ queries high, reads keys and values once: $S/n$ times in all. So for $S$ tokens attention reads $2S^2K/n$ numbers, of which a causal mask saves up to half. A taller tile reads less, until it drops out of the cache.
 # FlashAttention's paper says the same with the size $M$ of the fast memory, which limits the tile to about $M/K$ rows: $O(S^2K^2/M)$ bytes where the explicit way has $O(SK + S^2)$ (Dao et al. 2022, theorem 2; second-hand).
 # Saha and Ye (2024) prove that, but for a constant factor, no exact way reads less, if $M$ is at least $K^2$.
 
@@ -494,13 +495,15 @@ with torch.no_grad():
         print(f"{rows:4} × {columns:4}: {1000 * seconds:6.1f} ms; keys are read {(1024 // rows + 1) / 2:4.1f} times, a tile of 8 heads is {8 * 4 * rows * columns / 2**10:6,.0f} KiB")
 
 # %% [markdown]
-# Overhead on one side; on the other, a causal pass skips fewer tiles and at last none. That is 1.8 times the FLOPs from 128 to 1,024, and what is more than that is a tile of 32 MiB, which has left the cache. On a GPU the tile lives in 228 KiB of shared memory for each of an H100's multiprocessors, and finding
+# Overhead on one side; on the other, a causal pass skips fewer tiles and at last none. From 128 to 1,024 that makes 1.8 times the FLOPs;
+# the rest of the slowdown is a tile of 32 MiB, which has left the cache. On an H100 the tile lives in 228 KiB of memory that four tensor cores share, and finding
 # its shape is most of a kernel writer's day. Which loop is outside matters, too. FlashAttention-2 (Dao 2023) turned the first paper's forward loops around: with queries outside, a row's
 # three numbers never leave the chip, and different rows need nothing of each other.
 #
 # ### 11 · A compiler does it for you
 #
-# `torch.compile` traces a function, fuses what it can and writes C++ for it, on a GPU Triton. Here it needs a C++ compiler; where there is none,
+# `torch.compile` traces a function, fuses what it can and writes C++ for it, on a GPU Triton (below). What is not compiled is **eager**.
+# Here it needs a C++ compiler; where there is none,
 # the cell prints what it printed on our machine.
 
 # %% tags=["varies"]
@@ -518,8 +521,9 @@ else:
 # All operations of `gated` end up in one loop, which reads x and y, and writes once. `TORCH_LOGS=output_code` prints it. Reading that is a good habit: a **graph break**, where the
 # compiler gave up and went back to Python, shows as two functions where you expected one.
 #
-# What it does not invent is section 6. It knows some spellings of attention, and puts a kernel that people wrote in their place. For masks of your own attention has an interface,
-# `flex_attention`: it takes the mask as a function and writes a FlashAttention kernel around it. Without a compiler it warns that it holds all scores, and gives the same numbers:
+# What it does not invent is section 6. It knows some spellings of attention, and puts a kernel that people wrote in their place. For a mask of your own there is
+# `flex_attention`: it takes the mask as a function and writes a FlashAttention kernel around it. Called without `torch.compile`, as here, it warns that it
+# holds all scores, and gives the same numbers:
 
 # %%
 with warnings.catch_warnings(), torch.no_grad():
@@ -578,7 +582,7 @@ for outlier in (1, 1e3, 1e6):
 # ### 13 · One token at a time
 #
 # To write text, a model reads its prompt in one pass, the **prefill**, and then **decodes** one token after the other. Keys and values of old tokens do not change, so they are kept in
-# a **KV cache**: $2 \cdot \text{layers} \cdot \text{width}$ numbers a token. Every new token then reads *all* weights and *all* its cache for one multiply-add each. That is two FLOPs for every number of two bytes:
+# a **KV cache** (lesson 02's second sitting): $2 \cdot \text{layers} \cdot \text{width}$ numbers a token. Every new token then reads *all* weights and *all* its cache for one multiply-add each. That is two FLOPs for every number of two bytes:
 #
 # $$I = \frac{2B(N + c)}{2(N + Bc)} \qquad (N \text{ weights}, c \text{ cached numbers of a sequence}, B \text{ sequences})$$
 #
@@ -625,13 +629,13 @@ print("with a cache, the same tokens:", torch.equal(generate(lively, prompt, 64,
 compare(predicted=predict.kv_cache(lively.config, 2, 80, bytes_per_element=8), measured=cache.held_bytes, tolerance=0, name="bytes of the cache", unit="KiB")
 
 # %% [markdown]
-# Why not 64 times? The weights are shared and the caches are not, so the intensity grows to 18 times what it was; and the nearer to the ridge, the more
-# multiplying takes, too. Prefill multiplies matrices, and decoding one sequence multiplies a matrix with a vector. They are two machines in one, and large services run them on different cards.
+# Why not 64 times? The weights are shared and the caches are not, so the intensity grows to 18 times what it was; and near your ridge
+# (section 1), or beyond it, multiplying takes its time, too. Prefill multiplies matrices, and decoding one sequence multiplies a matrix with a vector. They are two machines in one, and large services run them on different cards.
 #
 # ### 14 · Pages
 #
 # Batches make decoding cheap, so you want many sequences, and each wants room. Nobody knows how long an answer will be. If you reserve the longest for each, most of it stays empty. So
-# do what operating systems do: cut memory into **pages** of a few tokens, give a sequence a page when it needs one, and keep a table of its pages (Kwon et al. 2023).
+# do what operating systems do: cut memory into **pages** of a few slots, each for one token, give a sequence a page when it needs one, and keep a table of its pages (Kwon et al. 2023).
 # Only the last page of a sequence is not full. **Guess:** 16 tokens on a page. How many slots does a sequence waste, on average?
 
 # %%
@@ -679,7 +683,8 @@ def kept(drafted, best):
 
 
 # %% [markdown]
-# If each draft is right with probability $a$, whatever the others are, a pass brings $1 + a + a^2 + \dots + a^g$ tokens (Leviathan et al. 2023, eq. 1).
+# If each draft is right with probability $a$, whatever the others are, the $n$-th counts with $a^n$, for those before it must be right, too. With the large
+# model's own word a pass brings $1 + a + a^2 + \dots + a^g$ tokens (Leviathan et al. 2023, eq. 1).
 # Our draft is the large model itself, with its weights in 8-bit integers (lesson 01).
 
 # %%
@@ -696,8 +701,9 @@ for ahead in (1, 2, 4, 8):
     print(f"{ahead} ahead: {passes:3} passes, {199 / passes:.2f} tokens a pass; independent drafts would give {due:.2f}; same text: {torch.equal(written, text)}")
 
 # %% [markdown]
-# The same text, by fewer passes. (With sampling, a token of probability $p$ (large model) and $q$ (draft) is accepted with $\min(1, p/q)$ and else drawn anew from what $p$ has more than $q$; the distribution is exactly the large model's.) Agreement is not thrown with independent dice,
-# one place at a time, and so the two columns differ.
+# The same text, by fewer passes (the prompt's own pass has brought the first of 200 tokens).
+# (With sampling, a token of probability $p$ (large model) and $q$ (draft) is accepted with $\min(1, p/q)$ and else drawn anew from what $p$ has more than $q$; the distribution is exactly the large model's.) The two
+# columns differ no more than by chance: 200 places are few. Shuffle which of them agree, and the passes scatter as much.
 #
 # ### 16 · Reading a profile
 #
@@ -740,7 +746,8 @@ for sinner in (slow_steps.quick, *slow_steps.SLOW):
 #
 # **2.** 8,192 tokens, causal, tiles of 128 × 128. Of all tiles, which share is visited, as a fraction with three digits?
 #
-# **3.** A draft agrees in 80 % of places and looks 4 ahead; a pass of it costs a tenth of the large model's. How many times as fast is it, at best?
+# **3.** A draft agrees in 80 % of places and looks 4 ahead; a pass of it costs a tenth of the large model's, whose pass
+# over five tokens costs as much as over one. How many times as fast is it, if places are independent?
 
 # %%
 answer_1 = None  # percent
@@ -774,6 +781,7 @@ self_check(answer_3, turns.EXERCISES[2], tolerance=0.01, hint="Tokens of a round
 # - Dao et al. 2022, [FlashAttention](https://arxiv.org/abs/2205.14135); Dao 2023, [FlashAttention-2](https://arxiv.org/abs/2307.08691).
 # - Saha and Ye 2024, [The I/O complexity of attention](https://proceedings.mlr.press/v235/saha24a.html).
 # - Kwon et al. 2023, [PagedAttention](https://arxiv.org/abs/2309.06180); Leviathan et al. 2023, [Speculative decoding](https://arxiv.org/abs/2211.17192).
+# - Hugging Face 2025, [The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook).
 # - Horace He, "Making deep learning go brrrr from first principles": the three regimes. Stanford's CS336, assignment 2: its four attention tests pass if its adapters return `tiled_attention.TiledAttention` (the two for GPUs, too, on a CPU).
 #
 # Lesson 17 puts all of the course into one plan.

@@ -24,6 +24,20 @@ def tiles_by_a_count(step, x, y, rows):
     return out
 
 
+def tiles_from_the_last(step, x, y, rows):
+    out = torch.empty_like(x)
+    for start in reversed(range(0, len(x), rows)):
+        out[start : start + rows] = step(x[start : start + rows], y[start : start + rows])
+    return out
+
+
+def tiles_of_one_size(step, x, y, rows):
+    out, tiles = torch.empty_like(x), -(-len(x) // rows)
+    for target, one, two in zip(out.chunk(tiles), x.chunk(tiles), y.chunk(tiles)):
+        target.copy_(step(one, two))
+    return out
+
+
 def everything_at_once(step, x, y, rows):
     return step(x, y)
 
@@ -84,6 +98,18 @@ def online_by_cat(top, total, mixed, scores, values):
     higher = torch.cat([top[:, None], scores], 1).amax(1)
     weights, shrink = torch.exp(scores.T - higher).T, torch.exp(top - higher)
     return [higher, shrink * total + weights.sum(1), torch.einsum("n,nk->nk", shrink, mixed) + weights @ values]
+
+
+def online_by_logarithms(top, total, mixed, scores, values):
+    higher, log_sum = torch.maximum(top, scores.amax(-1)), torch.logaddexp(top + total.log(), scores.logsumexp(-1))
+    mixed = (top - higher).exp()[:, None] * mixed + (scores - higher[:, None]).exp() @ values
+    return higher, (log_sum - higher).exp(), mixed
+
+
+def online_along_the_features(top, total, mixed, scores, values):
+    higher = torch.maximum(top, scores.amax(-1))
+    weights, shrink = (scores - higher[:, None]).exp(), (top - higher).exp()
+    return higher, total * shrink + weights.sum(-1), mixed * shrink + weights @ values
 
 
 def online_without_rescaling(top, total, mixed, scores, values):
@@ -192,9 +218,10 @@ def kept_of_the_draft(drafted, best):
 
 ANSWERS = {
     turns.check_in_tiles: Answers(
-        right=[tiles_of_a_split, tiles_by_a_count],
+        right=[tiles_of_a_split, tiles_by_a_count, tiles_from_the_last],
         wrong={
             everything_at_once: "rows at once",
+            tiles_of_one_size: "only one may be shorter",
             tiles_in_a_list: "held twice",
             without_the_last_tile: "rows in all",
             tiles_of_x_alone: "other values",
@@ -206,9 +233,10 @@ ANSWERS = {
         },
     ),
     turns.check_add_tile: Answers(
-        right=[online_by_cat, online_in_place],
+        right=[online_by_cat, online_in_place, online_by_logarithms],
         wrong={
             online_without_rescaling: "measured from the same top",
+            online_along_the_features: "must match the size",
             online_with_total_alone_rescaled: "both should be scaled alike",
             online_with_the_tile_s_top: "largest score so far",
             online_without_a_top: "measured from the same top",
