@@ -49,9 +49,9 @@ def planned(job: grid.Job) -> tuple[Training, Layout, Layout]:
     steps = round(job.budget / 6 / grid.parameters(job.config) / (batch * grid.CONTEXT))
     training = Training(job.config, batch, steps, job.rate, job.seed, source="words")
     candidates = [
-        replace(each, micro_batch=batch // each.data // each.pipe)  # no more pieces than the pipeline needs
+        replace(each, micro_batch=batch // each.data // each.pipeline)  # no more pieces than the pipeline needs
         for each in machine.layouts(training, 4, micro_batch=batch // 4)
-        if each.tensor == 1 and each.pipe <= job.config.layers
+        if each.tensor == 1 and each.pipeline <= job.config.layers
     ]  # another number of ranks can load shards of one tensor rank alone
     best = machine.rank_layouts(training, candidates, machine.calibrate(training, (4,)))[0].layout
     return training, best, Layout(data=2, zero=3, micro_batch=batch // 2)

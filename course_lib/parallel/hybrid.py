@@ -1,11 +1,11 @@
 """One training step over three axes: a pipeline whose stages are cut over tensor ranks, in several replicas.
 
-    grid = HybridParallel(config, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=4, zero=1)  # 8 ranks
+    grid = HybridParallel(config, Mesh({"pipeline": 2, "data": 2, "tensor": 2}), micro_batches=4, zero=1)  # 8 ranks
     optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
     loss = grid.train_step(optimizer, batch, max_norm=1.0)  # the whole batch on every rank, the same loss on every rank
 
     tensor ranks    share every layer, and talk in each
-    pipe ranks      pass the stream along, from stage to stage
+    pipeline ranks  pass the stream along, from stage to stage
     data ranks      hold the same parts of the same layers, see other sequences, and average their gradients at the end;
                     with ZeRO each keeps the optimizer's state of a part
 
@@ -35,7 +35,7 @@ from course_lib.pipeline.schedule import ORDERS
 from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.train.accumulate import IGNORE, Batch, count_tokens
 
-AXES = ("pipe", "data", "tensor")
+AXES = ("pipeline", "data", "tensor")
 """The slowest first: tensor ranks are neighbours, and talk most. Another order computes the same, over other links."""
 AnyOptimizer = torch.optim.Optimizer | ZeroOptimizer
 
@@ -47,7 +47,7 @@ class HybridParallel(nn.Module):
 
     Args:
         config: the whole model's.
-        mesh: ranks along "pipe", "data" and "tensor" (best in this order).
+        mesh: ranks along "pipeline", "data" and "tensor" (best in this order).
         micro_batches: micro-batches in a replica's part of the batch.
         schedule: the pipeline's, a name in `ORDERS`.
         sequence_parallel: whether the tensor ranks cut the stream along the sequence.
@@ -68,16 +68,16 @@ class HybridParallel(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         _check(config, mesh, schedule, zero)
-        order = ORDERS[schedule](mesh.axes["pipe"], micro_batches)
+        order = ORDERS[schedule](mesh.axes["pipeline"], micro_batches)
         if zero > 1 and (order.stages > 1 or any(action.kind == "W" for action in order.actions[0])):
             raise ValueError(
-                f"zero={zero} over {mesh.axes['pipe']} pipeline stages ({schedule}): gradients would be reduced after "
-                "every micro-batch, before all of their terms are there; take zero=1"
+                f"zero={zero} over {mesh.axes['pipeline']} pipeline stages ({schedule}): gradients would be reduced "
+                "after every micro-batch, before all of their terms are there; take zero=1"
             )
         self.mesh, self.groups, self.bucket_bytes = mesh, process_groups(mesh), bucket_bytes
         self.zero: Literal[0, 1, 2, 3] = zero
         layers = partition_layers([0.0, *[1.0] * config.layers, 0.0], order.stages)  # both ends count as free
-        place = mesh.coordinates(dist.get_rank())["pipe"]
+        place = mesh.coordinates(dist.get_rank())["pipeline"]
         self.stages = nn.ModuleDict()
         for number in order.stages_of(place):
             stage = GPTStage(config, layers[number], seed, dtype).to(device)
@@ -86,9 +86,9 @@ class HybridParallel(nn.Module):
                 part = Zero3(part, self.groups["data"], bucket_bytes, units=part.blocks.values())
             self.stages[str(number)] = part
         stages = {int(number): stage for number, stage in self.stages.items()}
-        pipe = self.groups["pipe"]
-        back = process_groups(mesh)["pipe"] if one_queue_for_a_pair(pipe) else None
-        self.pipeline = Pipeline(order, stages, group=pipe, group_back=back)
+        pipeline = self.groups["pipeline"]
+        back = process_groups(mesh)["pipeline"] if one_queue_for_a_pair(pipeline) else None
+        self.pipeline = Pipeline(order, stages, group=pipeline, group_back=back)
         parameters = list(self.parameters())
         plan = plan_buckets(parameters, bucket_bytes) if mesh.axes["data"] > 1 and not zero else []  # ZeRO has its own
         self._buckets = [Bucket([parameters[number] for number in numbers]) for numbers in plan]
@@ -192,7 +192,7 @@ class HybridParallel(nn.Module):
         loss = torch.zeros((), dtype=torch.promote_types(some.dtype, torch.float32), device=some.device)
         if own is not None:  # on the last stage
             loss += own / self.mesh.axes["data"]  # the mean over replicas
-        for axis in ("pipe", "data"):
+        for axis in ("pipeline", "data"):
             if self.mesh.axes[axis] > 1:  # alone, a sum would still go through a thread of gloo's
                 dist.all_reduce(loss, group=self.groups[axis])
         return loss

@@ -1,7 +1,7 @@
 """A named grid of ranks: which ranks split a layer, which hold replicas, which form a pipeline.
 
-    mesh = Mesh({"pipe": 2, "data": 2, "tensor": 2})
-    mesh.coordinates(5)                       # {"pipe": 1, "data": 0, "tensor": 1}
+    mesh = Mesh({"pipeline": 2, "data": 2, "tensor": 2})
+    mesh.coordinates(5)                       # {"pipeline": 1, "data": 0, "tensor": 1}
     mesh.groups("data")                       # [[0, 2], [1, 3], [4, 6], [5, 7]]
     group = process_groups(mesh)["data"]      # on a rank: its own process group along that axis
 

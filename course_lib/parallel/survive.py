@@ -13,8 +13,8 @@ every node, with a folder that all of them see,
 A rank that loses its peers raises. Its agent (torchrun) kills the node's other ranks, finds out which nodes are still
 there, and starts all ranks anew. A dead node leaves a smaller world, since its agent died with it; a dead rank on a
 node that lives is replaced. Memory is gone; the run survives by `resume`. The batch of a step is the same on any number
-of ranks, and so is the loss curve, but for rounding. With `--pipe 2 --tensor 2` each replica has 4 ranks, and a smaller
-world is a grid of fewer replicas.
+of ranks, and so is the loss curve, but for rounding. With `--pipeline 2 --tensor 2` each replica has 4 ranks, and a
+smaller world is a grid of fewer replicas.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ RENDEZVOUS = "store_type=file,last_call_timeout=5,keep_alive_interval=1,keep_ali
 and nodes that are there wait 5 s for others (30 s)."""
 
 
-def train(folder: Path, steps: int, every: int, pause_s: float = 0.0, pipe: int = 1, tensor: int = 1) -> None:
+def train(folder: Path, steps: int, every: int, pause_s: float = 0.0, pipeline: int = 1, tensor: int = 1) -> None:
     """Go on from the newest checkpoint, write one every `every` steps, note every loss. All ranks call.
 
     Args:
         folder: has the log and the checkpoints.
         steps, every: steps of the whole training; steps from checkpoint to checkpoint.
         pause_s: seconds to wait in every step, as long as a larger model would take.
-        pipe, tensor: ranks of a replica along each axis; all ranks that there are divide into whole replicas.
+        pipeline, tensor: ranks of a replica along each axis; all ranks that there are divide into whole replicas.
     """
     world_size = dist.get_world_size()
-    mesh = Mesh({"data": world_size // (pipe * tensor), "pipe": pipe, "tensor": tensor})
-    how: dict[str, Any] = {"zero": 1 if pipe > 1 else 2, "dtype": torch.float64, "device": ranks.device()}
-    grid = HybridParallel(CONFIG, mesh, micro_batches=pipe, **how)
+    mesh = Mesh({"data": world_size // (pipeline * tensor), "pipeline": pipeline, "tensor": tensor})
+    how: dict[str, Any] = {"zero": 1 if pipeline > 1 else 2, "dtype": torch.float64, "device": ranks.device()}
+    grid = HybridParallel(CONFIG, mesh, micro_batches=pipeline, **how)
     optimizer = grid.optimizer(torch.optim.AdamW, lr=LEARNING_RATE)
     checkpoints = Checkpoints(folder / "checkpoints", grid, optimizer)
     for step in range(checkpoints.resume()["step"], steps):
@@ -99,7 +99,7 @@ def curve(log: list[dict[str, Any]]) -> list[float]:
 
 def survive(
     folder: Path, kill_at: int, back_at: int | None = None, kill_rank_at: int | None = None, steps: int = 60,
-    every: int = 10, pause_s: float = 0.0, ranks_per_node: int = 2, pipe: int = 1, tensor: int = 1,
+    every: int = 10, pause_s: float = 0.0, ranks_per_node: int = 2, pipeline: int = 1, tensor: int = 1,
     timeout_s: float = 300,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Train on two nodes, both on this machine, and kill the first one, agent and ranks, with SIGKILL.
@@ -109,7 +109,7 @@ def survive(
         kill_at: the step after which the node is killed.
         back_at: the step after which the node comes back; None for never. A start takes seconds: give `pause_s`.
         kill_rank_at: the later step after which a single rank is killed, while its agent lives; None for never.
-        steps, every, pause_s, pipe, tensor: as for `train`.
+        steps, every, pause_s, pipeline, tensor: as for `train`.
         ranks_per_node: ranks on each node.
         timeout_s: seconds that all of it may take.
 
@@ -125,7 +125,7 @@ def survive(
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
     options = ["--steps", str(steps), "--every", str(every), "--pause-s", str(pause_s)]
-    options += ["--pipe", str(pipe), "--tensor", str(tensor)]
+    options += ["--pipeline", str(pipeline), "--tensor", str(tensor)]
     start = partial(start_node, folder, ranks_per_node=ranks_per_node, options=options)
     nodes = [start("first"), start("second")]
     try:
@@ -201,14 +201,14 @@ def main() -> None:
     parser.add_argument("--kill-rank-at", type=int, help="later step after which a single rank is killed")
     parser.add_argument("--pause-s", type=float, default=0.0, help="seconds to wait in every step")
     parser.add_argument("--ranks-per-node", type=int, default=2, help="where it plays the whole story")
-    parser.add_argument("--pipe", type=int, default=1, help="ranks of a replica along the pipe axis")
+    parser.add_argument("--pipeline", type=int, default=1, help="ranks of a replica along the pipeline axis")
     parser.add_argument("--tensor", type=int, default=1, help="and along the tensor axis")
     given = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_the_agent()
         ranks.init()
         (given.folder / f"rank-{dist.get_rank()}.pid").write_text(str(os.getpid()))
-        train(given.folder, given.steps, given.every, given.pause_s, given.pipe, given.tensor)
+        train(given.folder, given.steps, given.every, given.pause_s, given.pipeline, given.tensor)
         dist.destroy_process_group()
         return
     log, alone = survive(**vars(given)), train_alone(given.steps)

@@ -2,7 +2,7 @@
 
 Of a published model, or of one layer over a mesh:
 
-    predict.expert_parameters(zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
+    predict.expert_parameters(zoo.MIXTRAL_8X7B)         # ParameterCount(total=46,702,792,704, active=12,879,925,248)
     predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
 """
 
@@ -21,7 +21,7 @@ from course_lib.predict.setup import Setup, positive
 from course_lib.predict.tensors import tally
 
 
-class Held(NamedTuple):
+class ParameterCount(NamedTuple):
     """Parameters of a model with experts.
 
     Attributes:
@@ -33,11 +33,11 @@ class Held(NamedTuple):
     active: Count
 
 
-def expert_parameters(model: ExpertModel) -> Held:
+def expert_parameters(model: ExpertModel) -> ParameterCount:
     """Parameters in all, and those that a token meets: of the routed experts `top_k`, of everything else all."""
     held = [(times * each.elements, each.axes) for each, times in tally(Setup(model, seq=1), 0, "parameters")]
     total, routed = sum(n for n, _ in held), sum(n for n, axes in held if "expert" in axes)
-    return Held(Count(total), Count(total - routed // model.experts * (model.experts - model.top_k)))
+    return ParameterCount(Count(total), Count(total - routed // model.experts * (model.experts - model.top_k)))
 
 
 def layer_flops(config: ExpertConfig, tokens: int) -> Flops:

@@ -71,10 +71,10 @@ def activations(setup: Setup, stage: Stage = 0) -> Bytes:
     and one byte for each entry of the causal mask, SS, where scores are written out; in a ring there are none, only the
     logarithm of each row's sum. The BSV is whole on every tensor rank, or 1/t with `sequence_parallel`.
 
-    With `recompute="full"`, of all blocks only one input for each segment of `setup.every` blocks is kept. "selective"
-    drops the tensors between the scores and their use: softmax's result, dropout's mask and result, the causal mask.
-    (The product's own copies of queries, keys and values go as well; the tensor that they were cut from stays, and so
-    do rotary queries and keys.)
+    With `recompute="full"`, of all blocks only one input for each segment of `setup.recompute_every` blocks is kept.
+    "selective" drops the tensors between the scores and their use: softmax's result, dropout's mask and result, the
+    causal mask. (The product's own copies of queries, keys and values go as well; the tensor that they were cut from
+    stays, and so do rotary queries and keys.)
 
     Raises:
         ValueError: as `saved_tensors` and `rank_tensors`.
@@ -91,7 +91,7 @@ def rank_activations(setup: Setup, stage: Stage = 0) -> Bytes:
 def block_activations(setup: Setup) -> Bytes:
     """Bytes that one block saves without recompute, its input among them: the difference that one more layer makes."""
     last = setup.shape.layers
-    return rank_activations(setup.with_(recompute="none", every=1), range(last, last + 1))
+    return rank_activations(setup.with_(recompute="none", recompute_every=1), range(last, last + 1))
 
 
 def block_input(setup: Setup) -> Bytes:
@@ -138,10 +138,10 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
             f"activations_paper: a GPT of width {config.width} and an MLP of {config.mlp_width}; it needs 4 ×"
         )
     fused = isinstance(config, GPTConfig) and config.attention != "explicit"
-    if setup.precision == "fp32" or setup.every > 1 or (setup.recompute == "none" and fused):
+    if setup.precision == "fp32" or setup.recompute_every > 1 or (setup.recompute == "none" and fused):
         raise ValueError(
-            f"activations_paper counts layers one by one, in 16-bit training that keeps its scores: give "
-            f'precision="mixed". Here: precision={setup.precision!r}, fused attention: {fused}, every={setup.every}'
+            'activations_paper counts layers one by one, in 16-bit training with kept scores: give precision="mixed". '
+            f"Here: precision={setup.precision!r}, fused attention: {fused}, recompute_every={setup.recompute_every}"
         )
     numbers = stage_layers(setup, stage)
     layers = sum(0 < number <= config.layers for number in numbers) if layers is None else layers

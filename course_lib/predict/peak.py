@@ -70,10 +70,10 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
             f"gradients={setup.gradients!r} with precision={setup.precision!r}: a step is followed with gradients of "
             f"the weights' own width; model_states has the bytes of others"
         )
-    if setup.recompute not in _STEPS or setup.every > 1:
+    if setup.recompute not in _STEPS or setup.recompute_every > 1:
         raise ValueError(
-            f'recompute={setup.recompute!r}, every={setup.every}: a step is followed with "none", or with "full" of '
-            f"each block by itself; what is kept between the passes, `activations` knows for all"
+            f"recompute={setup.recompute!r}, recompute_every={setup.recompute_every}: a step is followed with "
+            '"none", or with "full" of each block by itself; `activations` counts what all of them keep between passes'
         )
     if setup.micro_batch is not None and (first_step or setup.device != "cpu"):
         raise ValueError(
@@ -87,7 +87,7 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
     if setup.micro_batch is None:
         return first
     pieces = [first, _one_piece(setup, listed, elements, adding=True)] if setup.micro_batches > 1 else [first]
-    waiting = INT64 * (setup.batch_size - setup.rows) * setup.seq  # the inputs of the pieces still to come
+    waiting = INT64 * (setup.batch_size - setup.rows_per_pass) * setup.seq  # the inputs of the pieces still to come
     return max((_with_the_rest(account, waiting) for account in pieces), key=lambda account: account.total)
 
 
@@ -95,7 +95,7 @@ def _one_piece(
     setup: Setup, listed: list[tuple[RankTensor, int]], elements: list[int], first_step: bool = False,
     adding: bool = False,
 ) -> PeakAccount:  # fmt: skip
-    """The peak of a step of one piece, `setup.rows` sequences; or, `adding`, of a later piece, before the optimizer."""
+    """The peak of a step of one piece of `rows_per_pass` sequences; or, `adding`, of a later one, before the update."""
     held, late = Counter[str](), 0  # late: bytes of state that the optimizer's first step makes
     for each, times in listed:
         held[each.role] += times * each.elements * each.element_bytes

@@ -1,4 +1,4 @@
-"""What one rank of many sends in a training step, by mesh axis and operation: tensor, context, pipe, expert and data.
+"""The bytes that a rank sends in a training step, by axis and operation: tensor, context, pipeline, expert and data.
 
     sent = predict.rank_traffic(Setup(config, batch_size=8, tensor=2, data=2))
     sent["tensor"].modelled_bytes["all_reduce"], sent["data"].total_bytes
@@ -19,12 +19,12 @@ from course_kit.units import Bytes, Count
 from course_lib.model.zoo import ExpertModel, LatentAttention
 from course_lib.predict.setup import Setup, attention_of, positive
 from course_lib.predict.tensors import RankTensor, Stage, stage_layers, tally
-from course_lib.predict.traffic import OPERATIONS, Collective, Path
+from course_lib.predict.traffic import OPERATIONS, Collective, CriticalPath
 
 Tally = list[tuple[RankTensor, int]]
 _LOSS, COUNTER = 4, 8
 """Bytes of the loss, one number in 32 bits; and of a count of tokens for an expert."""
-_NOTHING = Collective(Bytes(0), Count(0), Path(Count(0), Bytes(0)))
+_NOTHING = Collective(Bytes(0), Count(0), CriticalPath(Count(0), Bytes(0)))
 
 
 class Call(NamedTuple):
@@ -50,7 +50,7 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
       summed, not the stream's; of experts all their rows, `top_k` for each token.
     - "context", for each block: keys and values and their gradients around the ring, 2n(3c-2)/c where they are as wide
       as the stream; and the gradients of the parameters.
-    - "pipe": n (n/t with `sequence_parallel`) to the next stage and back, and the tied table's gradient between the
+    - "pipeline": n (n/t with `sequence_parallel`) to the next stage and back, and the tied table's gradient between the
       first and the last one. It depends on no schedule; each cut of the model is passed twice.
     - "expert": as `expert_traffic`, for each layer of experts; an all-reduce of the gradients of all that is no expert.
     - "data": an all-reduce of the rank's gradients, once; or what ZeRO makes of it: `data_traffic`.
@@ -112,7 +112,7 @@ def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, 
     for _, operation, n_bytes, times, ranks in _data(setup, tally(setup, stage, "parameters")):
         each, before = OPERATIONS[operation](n_bytes, ranks), found.get(operation, _NOTHING)
         sent, messages = before.bytes + times * each.bytes, before.messages + times * buckets * each.messages
-        found[operation] = Collective(sent, messages, Path(messages, sent))  # all wait for just what each one sends
+        found[operation] = Collective(sent, messages, CriticalPath(messages, sent))  # all wait for what each sends
     return found
 
 
@@ -175,10 +175,10 @@ def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Forward to the next stage, backward to the one before."""
     neighbours = (0 not in layers) + (setup.shape.layers + 1 not in layers)
     boundary = _stream(setup) // setup.stream_parts  # each tensor rank sends its part
-    yield Call("pipe", "send", boundary, neighbours, setup.pipeline)
+    yield Call("pipeline", "send", boundary, neighbours, setup.pipeline)
     if setup.shape.tied and neighbours == 1:  # the first stage or the last: each has the table
         tables = [pair for pair in parameters if pair[0].name == "token_embedding.weight"]
-        yield Call("pipe", "send", _gradients(setup, tables), 1, setup.pipeline)
+        yield Call("pipeline", "send", _gradients(setup, tables), 1, setup.pipeline)
 
 
 def _expert(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:

@@ -48,7 +48,7 @@ def saved_tensors(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
 
 def starts_segment(setup: Setup, layer: int, layers: range) -> bool:
     """Whether this block's input is what a recomputed segment keeps."""
-    return (layer - max(1, layers.start)) % setup.every == 0
+    return (layer - max(1, layers.start)) % setup.recompute_every == 0
 
 
 def refuse_uncounted(setup: Setup) -> None:
@@ -104,7 +104,7 @@ def _predicted(setup: Setup) -> Iterator[Saved]:
     yield from _norm(setup, "final_norm", setup.tokens * setup.shape.width // setup.tensor)
     yield "log_probabilities", own * setup.shape.vocab_size, FLOAT  # softmax's gradient is a function of them
     yield "divisor", 1, FLOAT
-    yield "targets" if own < setup.rows * setup.seq else "batch.targets", own, INT64
+    yield "targets" if own < setup.rows_per_pass * setup.seq else "batch.targets", own, INT64
 
 
 # ---- a block -------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _gpt_attention(setup: Setup) -> Iterator[Saved]:
     # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough; the
     # view keeps all of q, k and v alive. So does what is computed again from it.
     again = setup.recompute == "selective"
-    views = setup.rows == 1 or heads == 1
+    views = setup.rows_per_pass == 1 or heads == 1
     if views or again:
         yield "attention.qkv", 3 * part, element
     if rotary and again:
@@ -175,7 +175,7 @@ def _gpt_attention(setup: Setup) -> Iterator[Saved]:
 
 def _scores(setup: Setup, heads: int) -> Iterator[Saved]:
     """The S × S blocks: the causal mask, softmax's result, and dropout's result."""
-    scores = setup.rows * heads * setup.seq**2
+    scores = setup.rows_per_pass * heads * setup.seq**2
     if setup.gpt.attention == "explicit":
         yield "attention.mask", setup.seq**2, BOOL  # one for all sequences and heads
     yield "attention.weights", scores, setup.weight_bytes  # softmax's result, which its own gradient needs

@@ -34,7 +34,7 @@ _WORDS: dict[str, tuple[object, ...]] = {
     "device": get_args(Device), "optimizer": (*get_args(Optimizer), None), "zero": (0, 1, 2, 3),
     "sequence_parallel": (False, True),
 }  # fmt: skip
-_SIZES = ("batch_size", "seq", "every", "tensor", "pipeline", "data", "context", "expert")
+_SIZES = ("batch_size", "seq", "recompute_every", "tensor", "pipeline", "data", "context", "expert")
 _PARALLEL = {"tensor": 1, "pipeline": 1, "data": 1, "context": 1, "expert": 1, "zero": 0, "sequence_parallel": False}
 
 
@@ -56,7 +56,7 @@ class Setup:
         optimizer: "adam" ("adamw" is the same here), "momentum", "sgd"; None for a step that ends with the backward
             pass.
         recompute: runs again in the backward pass: "none", "selective" (attention's scores), "full" (whole blocks).
-        every: with "full", blocks in a recomputed segment, of which only the first one's input is kept.
+        recompute_every: with "full", blocks in a recomputed segment, of which only the first one's input is kept.
         device: whose kernels run, "cpu" or "cuda".
         tensor, pipeline, data, context: ranks that share a matrix product, the layers, the batch, a sequence.
         zero: split over the `data` ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.
@@ -78,7 +78,7 @@ class Setup:
     gradients: Gradients = "same"
     optimizer: Optimizer | Literal["adamw"] | None = "adam"
     recompute: Recompute = "none"
-    every: int = 1
+    recompute_every: int = 1
     device: Device = "cpu"
     tensor: int = 1
     pipeline: int = 1
@@ -105,8 +105,8 @@ class Setup:
             one_of(name, getattr(self, name), words)
         for name in (*_SIZES, *(("micro_batch",) if self.micro_batch is not None else ())):
             _whole(name, getattr(self, name))
-        if self.every > 1 and self.recompute != "full":
-            raise ValueError(f'every={self.every} is for recompute="full"; here recompute={self.recompute!r}')
+        if self.recompute_every > 1 and self.recompute != "full":
+            raise ValueError(f'recompute_every={self.recompute_every} is for recompute="full", not {self.recompute!r}')
         self._splits()
 
     def _splits(self) -> None:
@@ -205,22 +205,22 @@ class Setup:
     @property
     def rank_rows(self) -> int:
         """Sequences that fall on one rank in a step."""
-        return self.batch_size // (self.data * self.expert)  # tensor, pipe and context ranks share theirs
+        return self.batch_size // (self.data * self.expert)  # tensor, pipeline and context ranks share theirs
 
     @property
-    def rows(self) -> int:
+    def rows_per_pass(self) -> int:
         """Sequences that one rank has in its model at once: a micro-batch, or all that fall on the rank."""
         return self.rank_rows if self.micro_batch is None else min(self.micro_batch, self.rank_rows)
 
     @property
     def micro_batches(self) -> Count:
         """Forward and backward passes of a step on each rank."""
-        return Count(-(-self.rank_rows // self.rows))  # rounded up: the last piece may be smaller
+        return Count(-(-self.rank_rows // self.rows_per_pass))  # rounded up: the last piece may be smaller
 
     @property
     def tokens(self) -> int:
         """Tokens that one rank has in its model at once: its part of the sequences of a micro-batch."""
-        return self.rows * self.seq // self.context  # rows are whole, each sequence is cut
+        return self.rows_per_pass * self.seq // self.context  # rows are whole, each sequence is cut
 
     @property
     def stream_parts(self) -> int:

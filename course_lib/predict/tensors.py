@@ -83,8 +83,8 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
             starts = full and starts_segment(setup, layer, layers)  # its input is what recompute keeps
             alike.setdefault((starts, config.has_experts(layer), _crosses(config, layer)), []).append(layer)
     else:
-        for layer in blocks[: setup.every if full else 1]:  # its place in a segment is all that a block may differ by
-            alike[layer] = list(blocks[layer - blocks.start :: setup.every if full else 1])
+        places = setup.recompute_every if full else 1  # blocks may differ by their place in a segment alone
+        alike |= {layer: list(blocks[layer - blocks.start :: places]) for layer in blocks[:places]}
     ends = [[layer] for layer in (0, last) if layer in layers]
     return [(numbers[0], len(numbers)) for numbers in (*alike.values(), *ends)]
 

@@ -10,7 +10,7 @@ ranks together before an all-gather. Counted are the bytes that this rank *sends
 together receive just as much. Where p does not divide the array, chunks differ by an element, and a formula gives the
 mean over the ranks, rounded to a byte. Each refuses negative bytes, no ranks, and a rank that does not exist.
 
-Every rank has one `Link`, over which it sends and receives at once; adding up is free. So time is a `Path`: the
+Every rank has one `Link`, over which it sends and receives at once; adding up is free. So time is a `CriticalPath`: the
 messages and bytes that must pass one after the other.
 """
 
@@ -32,7 +32,7 @@ from course_lib.predict.tensors import rank_tensors
 ALL_REDUCE_ALGORITHMS = ("ring", "direct", "manager", "tree", "recursive_doubling", "halving_doubling")
 
 
-class Path(NamedTuple):
+class CriticalPath(NamedTuple):
     """The messages and bytes that have to pass one after the other before a collective is finished."""
 
     messages: Count
@@ -119,7 +119,7 @@ class Collective:
 
     bytes: Bytes  # that this rank sends
     messages: Count
-    path: Path  # until the operation is finished everywhere
+    path: CriticalPath  # until the operation is finished everywhere
 
     def seconds(self, link: Link) -> Seconds:
         """How long it takes: the path at the link's prices."""
@@ -235,12 +235,12 @@ def bus_factor(operation: str, world_size: int) -> Ratio:
 def _in_parts(n_bytes: int, world_size: int, messages: int) -> Collective:
     """(p-1)/p of the bytes; the path is the same."""
     sent = Bytes(round(n_bytes * (world_size - 1) / world_size))
-    return Collective(sent, Count(messages), Path(Count(messages), sent))
+    return Collective(sent, Count(messages), CriticalPath(Count(messages), sent))
 
 
 def _whole(n_bytes: int, messages: int, path: int) -> Collective:
     """The whole array in each message."""
-    return Collective(Bytes(messages * n_bytes), Count(messages), Path(Count(path), Bytes(path * n_bytes)))
+    return Collective(Bytes(messages * n_bytes), Count(messages), CriticalPath(Count(path), Bytes(path * n_bytes)))
 
 
 def tree_children(world_size: int, rank: int) -> int:
@@ -320,7 +320,7 @@ def tokens_to_hide(
     return Count(round(bytes_per_gradient * flops_per_s * seconds_per_byte / 4))  # 4 FLOPs a token and gradient
 
 
-class Ready(NamedTuple):
+class GradientReady(NamedTuple):
     """A gradient, and when the backward pass has finished it."""
 
     name: str
@@ -329,7 +329,7 @@ class Ready(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Departure:
+class BucketSend:
     """A bucket on its way: its content, and when its last gradient was ready, its all-reduce began and ended."""
 
     n_gradients: int
@@ -343,7 +343,7 @@ class Departure:
 class Overlap:
     """A backward pass and the all-reduces of its buckets (Li et al. 2020, §3.2). Time 0 is where the pass begins."""
 
-    departures: tuple[Departure, ...]  # the buckets, in the order in which they leave
+    departures: tuple[BucketSend, ...]  # the buckets, in the order in which they leave
     backward_s: Seconds  # how long the rank computes
     messages: Count  # that each rank sends
 
@@ -359,7 +359,7 @@ class Overlap:
 
 
 def overlap(
-    gradients: Sequence[Ready], bucket_bytes: int, world_size: int, link: Link, overlapped: bool = True,
+    gradients: Sequence[GradientReady], bucket_bytes: int, world_size: int, link: Link, overlapped: bool = True,
 ) -> Overlap:  # fmt: skip
     """Put the gradients into buckets as `parallel.plan_buckets` does, and send each as early as it can go.
 
@@ -376,18 +376,18 @@ def overlap(
     if not times or times != sorted(times):
         raise ValueError("overlap needs gradients in the order in which they get ready, at least one")
     stand_ins = [torch.empty(each.n_bytes, dtype=torch.uint8, device="meta") for each in gradients]
-    departures: list[Departure] = []
+    departures: list[BucketSend] = []
     free_s = 0.0 if overlapped else times[-1]
     for numbers in plan_buckets(stand_ins, bucket_bytes, range(len(times))):
         n_bytes, full_s = sum(gradients[n].n_bytes for n in numbers), times[numbers[-1]]
         start_s = max(free_s, full_s)
         free_s = start_s + all_reduce(n_bytes, world_size).seconds(link)
-        departures.append(Departure(len(numbers), Bytes(n_bytes), full_s, start_s, free_s))
+        departures.append(BucketSend(len(numbers), Bytes(n_bytes), full_s, start_s, free_s))
     messages = len(departures) * all_reduce(0, world_size).messages
     return Overlap(tuple(departures), Seconds(times[-1]), Count(messages))
 
 
-def gradients_ready(setup: Setup, flops_per_s: float) -> list[Ready]:
+def gradients_ready(setup: Setup, flops_per_s: float) -> list[GradientReady]:
     """When gradients get ready, if the backward pass runs at `flops_per_s`.
 
     The backward pass of a matrix takes 4 operations for each element and token; the rest (norms, biases, attention's
@@ -410,10 +410,10 @@ def gradients_ready(setup: Setup, flops_per_s: float) -> list[Ready]:
         )
     per_element = 4 * setup.tokens / flops_per_s
     clock = setup.shape.vocab_size * setup.shape.width * per_element  # the head comes first, tied or not
-    found: list[Ready] = []
+    found: list[GradientReady] = []
     for name, _, layer, elements, element_bytes, *_ in reversed(rank_tensors(setup, 0, "gradients")):
         is_matrix = name.endswith(".weight.grad") and "norm" not in name
         if is_matrix and 0 < layer <= setup.shape.layers:
             clock += elements * per_element
-        found.append(Ready(name.removesuffix(".grad"), elements * element_bytes, clock))
+        found.append(GradientReady(name.removesuffix(".grad"), elements * element_bytes, clock))
     return found

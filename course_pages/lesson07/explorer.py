@@ -18,7 +18,7 @@ from course_kit.units import Bytes, Seconds
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Link, Setup, all_reduce, gradients_ready, overlap
-from course_lib.predict.traffic import Overlap, Ready
+from course_lib.predict.traffic import GradientReady, Overlap
 from course_pages.lesson07.pictures import bucket_overlap
 
 _FAMILY = (zoo.GPT2_SMALL, zoo.GPT2_LARGE, zoo.GPT2_XL)
@@ -33,7 +33,7 @@ BUCKETS, WORLDS, TOKENS = range(10, 34), range(1, 13), range(8, 18)
 
 
 @cache
-def ready(network: str, tokens: int) -> list[Ready]:
+def ready(network: str, tokens: int) -> list[GradientReady]:
     """Moments at which the gradients of one of `NETWORKS` get ready; each of their numbers has 2 bytes."""
     # Only the number of tokens counts, so each is a sequence of its own.
     setup = Setup(NETWORKS[network], batch_size=tokens, seq=1, precision="mixed")

@@ -1,10 +1,10 @@
 // The cube of ranks. Groups, bytes and seconds come from Python; here they are looked up, added and drawn.
 
-const AXES = ["tensor", "data", "pipe"];
+const AXES = ["tensor", "data", "pipeline"];
 
 // The groups of the rank that is looked at, and what they cost: axis → { group, torn, bytes, seconds }.
-export function look(table, { model, order, machine, tensor, data, pipe, rank }) {
-  const shape = `${pipe}-${data}-${tensor}`;
+export function look(table, { model, order, machine, tensor, data, pipeline, rank }) {
+  const shape = `${pipeline}-${data}-${tensor}`;
   const groups = table.groups[order][shape][rank];
   const stage = table.stage[order][shape][rank];
   return Object.fromEntries(AXES.map((axis) => {
@@ -27,7 +27,7 @@ function build({ table, state, controls }) {
 
   // A box for each machine, in it a cell for each rank; a cell has the colour of the axis along which it is met.
   function draw(found) {
-    const size = state.tensor * state.data * state.pipe;
+    const size = state.tensor * state.data * state.pipeline;
     const along = {};
     AXES.forEach((axis) => found[axis].group.forEach((each) => { along[each] = axis; }));
     const boxes = [];
@@ -51,7 +51,7 @@ function build({ table, state, controls }) {
     draw(found);
     const torn = AXES.filter((axis) => found[axis].torn);
     const total = sum(AXES.map((axis) => found[axis].seconds));
-    const [busy, idle] = table.computing[state.model][`${state.pipe}-${state.data}-${state.tensor}`];
+    const [busy, idle] = table.computing[state.model][`${state.pipeline}-${state.data}-${state.tensor}`];
     setText(status, `In a step rank ${state.rank} computes for ${inSeconds(busy)}, idles for ${inSeconds(idle)} and sends for `
       + `${inSeconds(total)}; over the network along ${torn.join(" and ") || "no axis"}.`);
     AXES.forEach((axis) => {

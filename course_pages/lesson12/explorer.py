@@ -34,24 +34,24 @@ REACHED = 150e12
 
 
 @cache
-def sent(model: str, pipe: int, data: int, tensor: int) -> list[dict[str, int]]:
+def sent(model: str, pipeline: int, data: int, tensor: int) -> list[dict[str, int]]:
     """Bytes that a rank of each stage sends in a step, along each axis; gradients in 16 bits."""
-    setup = Setup(MODELS[model], BATCH, precision="mixed", micro_batch=1, pipeline=pipe, data=data, tensor=tensor)
-    stages = (predict.rank_traffic(setup, stage) for stage in range(pipe))
+    setup = Setup(MODELS[model], BATCH, precision="mixed", micro_batch=1, pipeline=pipeline, data=data, tensor=tensor)
+    stages = (predict.rank_traffic(setup, stage) for stage in range(pipeline))
     return [{axis: int(found[axis].total_bytes) for axis in AXES} for found in stages]
 
 
 @cache
-def computing(model: str, pipe: int, data: int, tensor: int) -> tuple[Seconds, Seconds]:
-    """Seconds of a step for which a rank computes, and for which a pipe of this length leaves it idle besides."""
-    setup = Setup(MODELS[model], BATCH, micro_batch=1, pipeline=pipe, data=data)
-    busy = predict.step_flops(setup) / (pipe * data * tensor * REACHED)
+def computing(model: str, pipeline: int, data: int, tensor: int) -> tuple[Seconds, Seconds]:
+    """Seconds of a step for which a rank computes, and for which a pipeline of this length leaves it idle besides."""
+    setup = Setup(MODELS[model], BATCH, micro_batch=1, pipeline=pipeline, data=data)
+    busy = predict.step_flops(setup) / (pipeline * data * tensor * REACHED)
     return Seconds(busy), Seconds(busy * predict.bubble(setup).over_ideal)
 
 
-def mesh_of(order: str, pipe: int, data: int, tensor: int) -> Mesh:
+def mesh_of(order: str, pipeline: int, data: int, tensor: int) -> Mesh:
     """The grid in the order that is chosen."""
-    lengths = {"pipe": pipe, "data": data, "tensor": tensor}
+    lengths = {"pipeline": pipeline, "data": data, "tensor": tensor}
     return Mesh({axis: lengths[axis] for axis in ORDERS[order]})
 
 
@@ -67,7 +67,7 @@ def seconds(n_bytes: int, torn: bool) -> Seconds:
 
 @cache
 def cube_table() -> dict[str, Any]:
-    """Groups and costs at all places; a shape is "pipe-data-tensor".
+    """Groups and costs at all places; a shape is "pipeline-data-tensor".
 
     Returns:
         "groups": order → shape → for each rank that can be looked at, axis → ranks of its group; "stage": the same →
@@ -85,7 +85,7 @@ def cube_table() -> dict[str, Any]:
 
     def stages(*place: Any) -> list[int]:
         mesh = mesh_of(*place)
-        return [mesh.coordinates(rank)["pipe"] for rank in LOOKED_AT]
+        return [mesh.coordinates(rank)["pipeline"] for rank in LOOKED_AT]
 
     return {
         "groups": places(ORDERS, groups),
@@ -106,7 +106,7 @@ class CubeExplorer(Explorer):
     Args:
         model: a name in `MODELS`.
         order: of the axes, the slowest first: a key of `ORDERS`.
-        pipe, data, tensor: ranks along each axis, 2 or 4.
+        pipeline, data, tensor: ranks along each axis, 2 or 4.
         machine: ranks in each machine, 4 or 8.
         rank: whose groups are shown, 0 to 7.
     """
@@ -115,32 +115,32 @@ class CubeExplorer(Explorer):
         "Which group leaves its machine? Count the ranks in another order: talk may last nearly as long as products."
     )
     model = Control("Model", list(MODELS), "GPT-3 13B", kind="choice")
-    order = Control("Slowest … fastest axis", list(ORDERS), "pipe, data, tensor", kind="choice")
+    order = Control("Slowest … fastest axis", list(ORDERS), "pipeline, data, tensor", kind="choice")
     machine = Control("Ranks in a machine", MACHINES, 4, kind="choice")
     tensor = Control("tensor", LENGTHS, 4, kind="choice")
     data = Control("data", LENGTHS, 2, kind="choice")
-    pipe = Control("pipe", LENGTHS, 2, kind="choice")
+    pipeline = Control("pipeline", LENGTHS, 2, kind="choice")
     rank = Control("Look at rank", LOOKED_AT, 5)
     _table = staticmethod(cube_table)
 
     @property
     def mesh(self) -> Mesh:
         """Mesh that the controls describe."""
-        return mesh_of(self.order, self.pipe, self.data, self.tensor)
+        return mesh_of(self.order, self.pipeline, self.data, self.tensor)
 
     @property
     def costs(self) -> dict[str, tuple[list[int], bool, Seconds]]:
         """Axis → the rank's group along it, whether it is torn, and its seconds in a step."""
-        stage = self.mesh.coordinates(self.rank)["pipe"]
+        stage = self.mesh.coordinates(self.rank)["pipeline"]
         groups = {axis: self.mesh.group_of(self.rank, axis) for axis in AXES}
-        bytes_along = sent(self.model, self.pipe, self.data, self.tensor)[stage]
+        bytes_along = sent(self.model, self.pipeline, self.data, self.tensor)[stage]
         torn = {axis: is_torn(group, self.machine) for axis, group in groups.items()}
         return {axis: (group, torn[axis], seconds(bytes_along[axis], torn[axis])) for axis, group in groups.items()}
 
     @property
     def computing(self) -> tuple[Seconds, Seconds]:
         """Seconds of computing, and of idle time in the bubble."""
-        return computing(self.model, self.pipe, self.data, self.tensor)
+        return computing(self.model, self.pipeline, self.data, self.tensor)
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         words = {axis: f"{took:.1s}{', network' if torn else ''}" for axis, (_, torn, took) in self.costs.items()}

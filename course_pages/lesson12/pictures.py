@@ -12,7 +12,7 @@ from course_lib.parallel.mesh import Mesh
 
 _STEPS = ((1.0, 0.0), (0.0, -1.0), (0.52, 0.42))
 """Steps on paper to the next rank along the fastest axis, the middle one, the slowest."""
-AXIS_COLORS = {"tensor": SERIES[1], "data": SERIES[7], "pipe": SERIES[3]}
+AXIS_COLORS = {"tensor": SERIES[1], "data": SERIES[7], "pipeline": SERIES[3]}
 """Vermilion, indigo, purple: of an axis and its messages, in every picture of the lesson."""
 _MOST = 4
 _IN_A_ROW = 4

@@ -1,4 +1,4 @@
-"""Ten ways to lay 8 ranks out along (pipe, data, tensor): what each should cost, what it did cost, in one table."""
+"""Ten ways to lay 8 ranks out along (pipeline, data, tensor): what each should cost, what it did cost, in one table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.pipeline.schedule import Span, gantt_of
 from course_pages.shared.who_sends import matrix
 
 Shape = tuple[int, int, int]
-"""Ranks along pipe, data and tensor."""
+"""Ranks along pipeline, data and tensor."""
 SHAPES: list[Shape] = [(p, d, t) for p, d, t in itertools.product((1, 2, 4, 8), repeat=3) if p * d * t == 8]
 
 
@@ -68,7 +68,7 @@ def numbers_of(shape: Shape, met: list[Met]) -> Numbers:
     sent = {
         axis: sum((seen[rank] for rank in mesh.group_of(0, axis)), Bytes(0)) for axis in AXES if mesh.axes[axis] > 1
     }
-    charts = [gantt_of(name_of(shape), [met[rank].spans for rank in group]) for group in mesh.groups("pipe")]
+    charts = [gantt_of(name_of(shape), [met[rank].spans for rank in group]) for group in mesh.groups("pipeline")]
     waits = statistics.median(chart.bubble for chart in charts) if shape[0] > 1 else 0.0
     return Numbers(sent, met[0].held, Ratio(waits))
 
@@ -92,7 +92,7 @@ class ShapesTable(Tabular):
         self.formula, self.measured, self.off = formula, measured, off
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        head = ("pipe · data · tensor", *(f"kB along {axis}" for axis in AXES), "MB held", "idle", "loss off by")
+        head = ("pipeline · data · tensor", *(f"kB along {axis}" for axis in AXES), "MB held", "idle", "loss off by")
         return head, [self._row(shape) for shape in self.measured]
 
     def _row(self, shape: Shape) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class ShapesTable(Tabular):
 
 
 def furthest_off(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers]) -> dict[str, Shape]:
-    """Of each kind of number ("along pipe", "held", "idle", …) the shape whose measurement is furthest off."""
+    """Of each kind of number ("along pipeline", "held", "idle", …) the shape whose measurement is furthest off."""
     kinds = {kind for each in formula.values() for kind in each.kinds}
 
     def off(shape: Shape, kind: str) -> float:

@@ -52,7 +52,7 @@ def cube_step(record: RankTimeline, *, caption: str) -> Picture:
 def trade(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers], *, caption: str) -> Picture:
     """Bytes held against bytes sent, both of rank 0, a dot for each shape and a ring where its formula is.
 
-    The redder a dot, the larger its bubble; the name is ranks along pipe × data × tensor.
+    The redder a dot, the larger its bubble; the name is ranks along pipeline × data × tensor.
     """
     figure, (axes,) = new_figure(height=3.9)
     told = []
@@ -85,7 +85,7 @@ def _shade(bubble: float) -> tuple[float, float, float]:
 def budget(parts: Mapping[str, Seconds], *, caption: str) -> Picture:
     """One bar, cut into at most six parts of a step, whose seconds stand in the legend."""
     figure, (axes,) = new_figure(height=2.1)
-    colors = [PALETTE["predicted"], SERIES[6], *(AXIS_COLORS[axis] for axis in ("tensor", "pipe", "data")), REST]
+    colors = [PALETTE["predicted"], SERIES[6], *(AXIS_COLORS[axis] for axis in ("tensor", "pipeline", "data")), REST]
     left, keys = 0.0, {}
     for (name, seconds), color in zip(parts.items(), colors):
         axes.barh(0, seconds, left=left, height=0.5, color=color, edgecolor="white", lw=0.8)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from course_kit.notebook.your_turn import Function
 from course_lib.parallel.mesh import Mesh
 
-CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
-UNEVEN = Mesh({"pipe": 2, "data": 2, "tensor": 3})
+CUBE = Mesh({"pipeline": 2, "data": 2, "tensor": 2})
+UNEVEN = Mesh({"pipeline": 2, "data": 2, "tensor": 3})
 """On machines of 4 some of its groups along tensor are torn, and some are not."""
 EXERCISES = (
-    Mesh({"pipe": 16, "data": 8, "tensor": 8}).rank(pipe=3, data=2, tensor=5) // 8,
+    Mesh({"pipeline": 16, "data": 8, "tensor": 8}).rank(pipeline=3, data=2, tensor=5) // 8,
     1920 // (4480 // (8 * 35)),
     min(range(60, 7200), key=lambda t: 30 / t + t / 2 / (8 * 3600)) / 60,
 )
@@ -18,7 +18,8 @@ EXERCISES = (
 
 def check_address(address: Function) -> None:
     """Places of all ranks, for lengths that differ."""
-    for mesh in (CUBE, Mesh({"pipe": 4, "data": 2, "tensor": 8}), Mesh({"pipe": 2, "data": 3, "tensor": 1}), UNEVEN):
+    for lengths in ((2, 2, 2), (4, 2, 8), (2, 3, 1), (2, 2, 3)):
+        mesh = Mesh(dict(zip(CUBE.axes, lengths)))
         for rank in range(mesh.size):
             came = address(rank, *mesh.axes.values())
             right = came is not None and tuple(came) == tuple(mesh.coordinates(rank).values())
@@ -30,7 +31,7 @@ def check_address(address: Function) -> None:
 
 def check_groups(groups: Function) -> None:
     """Groups along each axis, as lists in any order."""
-    for mesh in (CUBE, Mesh({"pipe": 2, "data": 3, "tensor": 4}), Mesh({"pipe": 3, "data": 1, "tensor": 2})):
+    for mesh in (CUBE, Mesh({"pipeline": 2, "data": 3, "tensor": 4}), Mesh({"pipeline": 3, "data": 1, "tensor": 2})):
         places = [tuple(mesh.coordinates(rank).values()) for rank in range(mesh.size)]
         for number, axis in enumerate(mesh.axes):
             came = groups(places, number)
@@ -46,11 +47,11 @@ def check_torn(torn: Function) -> None:
     """Whole groups, torn ones, both along one axis, a group that begins in the middle of a machine, one over three."""
     cases = [
         (CUBE, 4),
-        (Mesh({"tensor": 2, "data": 2, "pipe": 2}), 4),
-        (Mesh({"pipe": 2, "data": 2, "tensor": 8}), 8),
+        (Mesh({"tensor": 2, "data": 2, "pipeline": 2}), 4),
+        (Mesh({"pipeline": 2, "data": 2, "tensor": 8}), 8),
         (CUBE, 2),
         (UNEVEN, 4),
-        (Mesh({"pipe": 3, "data": 1, "tensor": 4}), 4),
+        (Mesh({"pipeline": 3, "data": 1, "tensor": 4}), 4),
     ]
     for mesh, per_machine in cases:
         for axis in mesh.axes:
@@ -67,12 +68,12 @@ def check_whole(whole: Function) -> None:
     """Replicas that a dead machine leaves, with the data axis slowest, in the middle and fastest; in one case none."""
     cases = [
         (CUBE, 4, 0),
-        (Mesh({"data": 2, "pipe": 2, "tensor": 2}), 4, 0),
-        (Mesh({"data": 2, "pipe": 2, "tensor": 2}), 4, 1),
-        (Mesh({"data": 4, "pipe": 2, "tensor": 2}), 4, 2),
-        (Mesh({"pipe": 2, "data": 4, "tensor": 2}), 4, 3),
-        (Mesh({"pipe": 2, "tensor": 2, "data": 2}), 2, 0),
-        (Mesh({"pipe": 2, "tensor": 2, "data": 4}), 4, 1),
+        (Mesh({"data": 2, "pipeline": 2, "tensor": 2}), 4, 0),
+        (Mesh({"data": 2, "pipeline": 2, "tensor": 2}), 4, 1),
+        (Mesh({"data": 4, "pipeline": 2, "tensor": 2}), 4, 2),
+        (Mesh({"pipeline": 2, "data": 4, "tensor": 2}), 4, 3),
+        (Mesh({"pipeline": 2, "tensor": 2, "data": 2}), 2, 0),
+        (Mesh({"pipeline": 2, "tensor": 2, "data": 4}), 4, 1),
     ]
     for mesh, per_machine, dead in cases:
         came = whole(mesh, per_machine, dead)

@@ -55,7 +55,7 @@ PROMISE = Path(__file__).with_name("promise.json")
 class Layout:
     """How ranks share the training: ranks along each axis, and what each does with its part."""
 
-    pipe: int = 1
+    pipeline: int = 1
     data: int = 1
     tensor: int = 1
     zero: Literal[0, 1, 2, 3] = 0  # stage of ZeRO along data
@@ -70,7 +70,7 @@ class Layout:
     def __str__(self) -> str:
         """Pipe · data · tensor, and what is not usual."""
         zero, again = f" ZeRO-{self.zero}" if self.zero else "", f" {self.recompute}" * (self.recompute != "none")
-        return f"{self.pipe}·{self.data}·{self.tensor}{zero}{again}"
+        return f"{self.pipeline}·{self.data}·{self.tensor}{zero}{again}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Training:
             )
         return Setup(
             self.config, self.batch_size, micro_batch=layout.micro_batch, recompute=layout.recompute,
-            pipeline=layout.pipe, data=layout.data, tensor=layout.tensor, zero=layout.zero,
+            pipeline=layout.pipeline, data=layout.data, tensor=layout.tensor, zero=layout.zero,
         )  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--pause-s", type=float, default=0.0, help="seconds to wait after every step")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     plan = parser.add_argument_group("layout", "in the words of `course plan`")
-    plan.add_argument("--pipeline", "--pipe", type=int, default=1, dest="pipe", help="ranks along this axis")
+    plan.add_argument("--pipeline", type=int, default=1, help="ranks along this axis")
     plan.add_argument("--data", type=int, default=1, help="ranks along this axis")
     plan.add_argument("--tensor", type=int, default=1, help="ranks along this axis; they are neighbours")
     plan.add_argument("--zero", type=int, default=0, choices=range(4), help="stage of ZeRO along data")

@@ -186,9 +186,9 @@ def layouts(training: Training, world_size: int, zero: Sequence[int] = (0, 1, 3)
 
 def is_legal(training: Training, layout: Layout) -> bool:
     """Whether the sizes divide, and ZeRO has ranks to cut over and no pipeline that adds to what stage 2 reduces."""
-    if (layout.zero and layout.data == 1) or (layout.zero > 1 and layout.pipe > 1):
+    if (layout.zero and layout.data == 1) or (layout.zero > 1 and layout.pipeline > 1):
         return False
-    if training.config.layers % layout.pipe:  # the formulas below know equal stages
+    if training.config.layers % layout.pipeline:  # the formulas below know equal stages
         return False
     try:
         training.setup(layout)
@@ -201,7 +201,7 @@ def rank_layouts(training: Training, candidates: Sequence[Layout], machine: Mach
     """What each layout should cost, the quickest first."""
     predicted = []
     for layout in candidates:
-        setup, stages = training.setup(layout), range(layout.pipe)
+        setup, stages = training.setup(layout), range(layout.pipeline)
         sent = max(sum(each.total_bytes for each in rank_traffic(setup, stage).values()) for stage in stages)
         peak = max(predict_peak(setup, stage) for stage in stages)
         predicted.append(Predicted(layout, predict_seconds(setup, machine), peak, Bytes(sent)))

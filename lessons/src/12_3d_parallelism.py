@@ -47,25 +47,25 @@ from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
 # ## 1 · Eight ranks in a cube
 #
 # Take two along each way of cutting: 2 stages, 2 replicas, 2 halves of every layer. Each rank has an address of three
-# numbers: its place in the **pipe**, among the **data** replicas, and among the **tensor** halves. A rank knows only
+# numbers: its place in the **pipeline**, among the **data** replicas, and among the **tensor** halves. A rank knows only
 # its own number, so it must work the address out, and all ranks must agree.
 #
 # Count like a clock whose last axis is the second hand. Tensor moves with every rank, data with every second one, and
-# pipe with every fourth. Rank 5 is then the second stage, first replica, second half: `(1, 0, 1)`.
+# pipeline with every fourth. Rank 5 is then the second stage, first replica, second half: `(1, 0, 1)`.
 #
 # **Your turn.** Write the address of a rank, for any numbers of ranks along the axes.
 
 # %%
-@your_turn(turns.check_address, look="How many ranks pass before the data axis moves? And before the pipe axis does?")
-def address(rank, pipe, data, tensor):
-    """A rank's place (pipe, data, tensor), each counted from 0, on axes of these lengths; tensor is the fastest."""
+@your_turn(turns.check_address, look="How many ranks pass before the data axis moves? And before the pipeline axis does?")
+def address(rank, pipeline, data, tensor):
+    """A rank's place (pipeline, data, tensor), each counted from 0, on axes of these lengths; tensor is the fastest."""
     ...
 
 
 # %% tags=["solution"]
 # One solution. Open it when yours passes, or when you are stuck.
 @address.solution
-def address(rank, pipe, data, tensor):
+def address(rank, pipeline, data, tensor):
     return rank // (data * tensor), rank // tensor % data, rank % tensor
 
 
@@ -78,8 +78,8 @@ def address(rank, pipe, data, tensor):
 
 
 # %%
-CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
-groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups. Grey plates are two machines, ranks 0 to 3 and 4 to 7: only the pipe's lines lead from one to the other.").show()
+CUBE = Mesh({"pipeline": 2, "data": 2, "tensor": 2})
+groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups. Grey plates are two machines, ranks 0 to 3 and 4 to 7: only the pipeline's lines lead from one to the other.").show()
 
 # %% [markdown]
 # With whom does rank 5 average gradients? Rank 7 holds the same half of the same stage, and sees other sequences.
@@ -92,7 +92,7 @@ groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups. Grey
 # %%
 @your_turn(turns.check_groups, look="Two ranks share a group if their places are equal once the place on this axis is left out.")
 def groups(places, axis):
-    """places[rank] is (pipe, data, tensor), axis is 0, 1 or 2: a list of lists of ranks."""
+    """places[rank] is (pipeline, data, tensor), axis is 0, 1 or 2: a list of lists of ranks."""
     ...
 
 
@@ -116,7 +116,7 @@ def groups(places, axis):
 # 2. Each micro-batch runs through the two stages by 1F1B (lesson 09). Inside a stage each tensor rank
 #    has half of every matrix, and in every block the two halves add up four times: twice forward, twice backward.
 # 3. When the last micro-batch is back, replicas average the gradients of what they share (lesson 07). The loss lies on
-#    the last stage; a sum over pipe and data tells it to everyone.
+#    the last stage; a sum over pipeline and data tells it to everyone.
 # 4. Each rank steps on what it holds; with ZeRO along the data axis, on its slice of that (lesson 10).
 
 # %%
@@ -149,7 +149,7 @@ def on_the_cube():
 record = ranks.run(on_the_cube, world_size=8)[0]
 cube_step(
     record,
-    caption="Four lessons in one picture. Tensor messages riddle every pass; the pipe lets ranks 4 to 7 wait at both ends, "
+    caption="Four lessons in one picture. Tensor messages riddle every pass; the pipeline lets ranks 4 to 7 wait at both ends, "
     "0 to 3 in the middle; the data axis speaks only at the end.",
 )
 
@@ -169,16 +169,16 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 # Three meters run beside each: the kernel's count of bytes, the account of memory, and the clock.
 #
 # The formulas are those of lessons 07 to 10. Along **tensor**, each block adds up the stream of every micro-batch four
-# times, and the ends join embedding and logits. Along **pipe**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
+# times, and the ends join embedding and logits. Along **pipeline**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
 # end. Along **data**, all gradients of the rank are reduced once. A rank **holds** 16 bytes for each of its parameters
 # (here 4 + 4 + 8, in fp32). With $m$ micro-batches and $p$ stages, the first stage also holds activations of $\min(m, p)$
-# micro-batches, and $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipe hurts.
+# micro-batches, and $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipeline hurts.
 #
 # Bytes in the table are rank 0's. Each cell has what was measured, then what the formula says. **Guess:** in which shape
 # does rank 0 send the fewest bytes?
 
 # %%
-guess_fewest = ask("Shape that sends the fewest bytes, as three digits (pipe, data, tensor)?")
+guess_fewest = ask("Shape that sends the fewest bytes, as three digits (pipeline, data, tensor)?")
 
 
 # %%
@@ -188,7 +188,7 @@ def three_meters(mesh, dtype=torch.float32, unit_s=0.08):
     optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
     with measure.memory(grid, optimizer) as memory:
         first = grid.train_step(optimizer, batch_of(0))
-    if mesh.axes["pipe"] > 1:
+    if mesh.axes["pipeline"] > 1:
         slow_down(grid, unit_s)
     with measure.traffic() as sent:
         second = grid.train_step(optimizer, batch_of(1))
@@ -198,8 +198,8 @@ def three_meters(mesh, dtype=torch.float32, unit_s=0.08):
 
 
 def by_formula(shape):
-    pipe, data, tensor = shape
-    setup = Setup(CONFIG, 16, micro_batch=16 // data // 2, pipeline=pipe, data=data, tensor=tensor)
+    pipeline, data, tensor = shape
+    setup = Setup(CONFIG, 16, micro_batch=16 // data // 2, pipeline=pipeline, data=data, tensor=tensor)
     sent = {axis: account.total_bytes for axis, account in predict.rank_traffic(setup, stage=0).items()}
     return shapes.Numbers(sent, predict.rank_memory(setup).total, predict.bubble(setup).over_all)
 
@@ -229,10 +229,10 @@ trade(
 )  # fmt: skip
 
 # %% [markdown]
-# So how should ranks be shared out among the three axes? It is a trade. A pipe sends least and holds least, and pays in idle time.
+# So how should ranks be shared out among the three axes? It is a trade. A pipeline sends least and holds least, and pays in idle time.
 # Replicas have no bubble and send a third of what tensor ranks do, but each of them holds everything. Tensor ranks have
 # none either, but they talk without end, and each keeps the whole stream: 1·1·8 holds more than 1·2·4. More
-# micro-batches would shrink the bubble, and never are more than $p$ of them in flight. So real pipes run hundreds.
+# micro-batches would shrink the bubble, and never are more than $p$ of them in flight. So real pipelines run hundreds.
 #
 # ## 5 · Which wire?
 #
@@ -262,7 +262,7 @@ compare(predicted=share_due, measured=share, tolerance=0.05, columns=("formula",
 
 # %% [markdown]
 # Six orders, one loss: no test of values will ever tell you that a run is numbered badly. So tensor
-# comes last, as the fastest. Here the pipe sends less than data does, so it should be slowest.
+# comes last, as the fastest. Here the pipeline sends less than data does, so it should be slowest.
 #
 # **Your turn.** Write the check that the loss cannot be: how many groups along an axis are torn?
 
@@ -319,7 +319,7 @@ compare(predicted=Count(min(possible)), measured=Count(35), columns=("by the rul
 # of 8 tensor ranks is a server, and 560 servers are no whole number of replicas of 21 servers each; they are 16 of 35. (The paper gives no reason; this one is ours.) And the
 # opening's 4 · 128 · 2? It also cuts the model in eight: the first line, 1.3 TB a rank.
 #
-# Now a cube of your own, seen from rank 5. Count in the order data, tensor, pipe: a tensor group leaves its machine.
+# Now a cube of your own, seen from rank 5. Count in the order data, tensor, pipeline: a tensor group leaves its machine.
 # Compare the seconds of talking with those of computing. Then repair it in two ways, without touching the order.
 
 # %%
@@ -328,7 +328,7 @@ CubeExplorer(model="GPT-3 13B").show()
 # %% [markdown]
 # <details><summary>The two ways</summary>
 #
-# Machines of 8, or a tensor axis of 2. With pipe faster than tensor, the ranks of a tensor group are two numbers apart,
+# Machines of 8, or a tensor axis of 2. With pipeline faster than tensor, the ranks of a tensor group are two numbers apart,
 # so four of them reach over seven numbers. What must fit into a machine is the reach of a group, not its size. On the
 # fastest axis the two are the same, and that is why it is the safe place.
 #
@@ -336,7 +336,7 @@ CubeExplorer(model="GPT-3 13B").show()
 #
 # ## 7 · Where do 60.1 seconds go?
 #
-# MT-NLG's step took 60.1 s on 280 servers: 35 · 8 · 8 ranks, 240 micro-batches for each pipe (§2.4). The
+# MT-NLG's step took 60.1 s on 280 servers: 35 · 8 · 8 ranks, 240 micro-batches for each pipeline (§2.4). The
 # products, with recompute 8 FLOPs for each parameter and token, and attention's scores (lesson 03), take 24 s at the A100's peak of
 # 312 TFLOP/s. The bubble is 34 of 274 slots, 7.5 s. For the messages `rank_traffic` counts a middle stage; recompute repeats the two
 # sums of the forward pass, so a block has six. They travel at 300 GB/s inside a machine and 25 GB/s to another, and none is hidden. **Guess:** how much is left over?
@@ -352,7 +352,7 @@ parts = {
     "products at peak": Seconds(predict.step_flops(setup) / (2240 * A100.peak("bf16"))),
     "bubble": Seconds(STEP * predict.bubble(setup).over_all),
     "tensor": Seconds(talk["tensor"] / A100.link_bytes_per_s),
-    "pipe": Seconds(talk["pipe"] / 25e9),
+    "pipeline": Seconds(talk["pipeline"] / 25e9),
     "data": Seconds(talk["data"] / 25e9),
 }
 parts["products below peak, and all else"] = Seconds(STEP - sum(parts.values()))
@@ -389,7 +389,7 @@ display(compare(predicted=due, measured=came, tolerance=0.05, columns=("formula"
 compare(predicted=formula[idle].bubble, measured=measured[idle].bubble, tolerance=0.35, name="idle", columns=("formula", "chart"))
 
 # %% [markdown]
-# And section 5's bytes from rank to rank, once with pipe slowest and once with tensor slowest:
+# And section 5's bytes from rank to rank, once with pipeline slowest and once with tensor slowest:
 
 # %%
 who_sends_whom(
@@ -418,7 +418,7 @@ show(Mesh.groups, docstring=False)
 
 # %%
 def on_a_device_mesh():
-    theirs = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipe", "data", "tensor"))
+    theirs = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipeline", "data", "tensor"))
     rank = dist.get_rank()
     same = [dist.get_process_group_ranks(theirs.get_group(axis)) == CUBE.group_of(rank, axis) for axis in CUBE.axes]
     x, w = torch.arange(32.0).view(4, 8), torch.arange(48.0).view(8, 6)
@@ -535,9 +535,9 @@ print(f"you said {guess_twice.said}; computed twice:", *sorted({step for step in
 # The steps since the last checkpoint are lost, and only they. The curve has no seam, since a step's batch does not
 # depend on the number of replicas. On a cluster `torchrun` does the notebook's part: its agents notice the dead
 # machine, find out who is left, and start all ranks anew. In a terminal you can kill a real agent of this cube:
-# `python -m course_lib.parallel.survive runs/gpt --ranks-per-node 4 --pipe 2 --tensor 2`.
+# `python -m course_lib.parallel.survive runs/gpt --ranks-per-node 4 --pipeline 2 --tensor 2`.
 #
-# Large runs would rather not shrink. A machine of the cube holds stage 0 of *both* replicas, if pipe is slowest: no
+# Large runs would rather not shrink. A machine of the cube holds stage 0 of *both* replicas, if pipeline is slowest: no
 # whole replica is left, and both must wait for a spare. Where data is slowest, the other replica is whole.
 #
 # **Your turn.** Which replicas has a dead machine left whole?
@@ -559,7 +559,7 @@ def whole(mesh, per_machine, dead):
 
 
 # %%
-for order in (("pipe", "data", "tensor"), ("data", "pipe", "tensor")):
+for order in (("pipeline", "data", "tensor"), ("data", "pipeline", "tensor")):
     mesh = Mesh(dict.fromkeys(order, 2))
     print(f"{', '.join(order)}: machine 0 dies, whole replicas are", whole(mesh, per_machine=4, dead=0))
 
@@ -622,7 +622,7 @@ print("you said step", guess_step.said)
 # Clipping needs the norm of the whole gradient (lessons 05 and 10). In a cube no rank has it. Two easy ways are
 # wrong: a rank's own norm misses what others hold, and a sum over all ranks counts many numbers more than once. Which
 # ones? A number of a cut matrix is on one rank of each replica, but LayerNorms and the biases behind a row cut are on every
-# tensor rank. The tied embedding is at both ends of the pipe, and all of it is once more in each replica.
+# tensor rank. The tied embedding is at both ends of the pipeline, and all of it is once more in each replica.
 
 
 # %%
@@ -655,7 +655,7 @@ print("the library's, on each rank:", ranks.run(norm_of_the_whole, world_size=8)
 # ## 12 · Two runs that break a rule
 #
 # **GPT-NeoX-20B breaks the first rule.** Its 96 A100s of 40 GB stood eight to a machine, and its tensor axis is 2, its
-# pipe 4 (`configs/20B.yml`). "As far as the machine" is an upper limit: a matrix that is cut in 8 is a small product,
+# pipeline 4 (`configs/20B.yml`). "As far as the machine" is an upper limit: a matrix that is cut in 8 is a small product,
 # and talk grows. But does a part fit?
 
 # %%
@@ -673,14 +673,14 @@ for zero in (0, 1):
 HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)
 
 # %% [markdown]
-# Stage 2 is not wrong there, but it would reduce after every micro-batch, while the pipe still adds to the same
+# Stage 2 is not wrong there, but it would reduce after every micro-batch, while the pipeline still adds to the same
 # gradient. It costs messages, and Llama 3 paid: 16 stages, with gradients sharded too (Grattafiori et al. 2024, §3.3.2).
 #
-# Nor is pipe Llama 3's slowest axis, as it was section 5's. Large models can hide the data axis behind the backward pass
-# (lesson 07). So Llama 3's order is tensor, context (lesson 08), pipe, data, the fastest first, since data tolerates a
+# Nor is the pipeline Llama 3's slowest axis, as it was section 5's. Large models can hide the data axis behind the backward pass
+# (lesson 07). So Llama 3's order is tensor, context (lesson 08), pipeline, data, the fastest first, since data tolerates a
 # slow network best (§3.3.2).
 #
-# And section 7's largest part? MT-NLG's paper does not split it up. A model of 1.7 billion without pipe and tensor
+# And section 7's largest part? MT-NLG's paper does not split it up. A model of 1.7 billion without pipeline and tensor
 # ranks reached 137 of 312 TFLOP/s (Narayanan et al. 2021, Table 1), a loss of much the same size.
 #
 # ## What to keep
@@ -688,20 +688,20 @@ HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)
 # | question | answer |
 # |---|---|
 # | Who is in my group along an axis? | those who differ from me on that axis and on no other |
-# | What travels along each axis? | tensor: streams, in every block; pipe: streams, at the borders; data: gradients, once |
-# | What does each axis cost besides? | tensor: each rank keeps the whole stream, and products get small; pipe: idle time; data: everything is held by all, and a larger batch |
-# | In which order do ranks count? | tensor fastest, so that its groups stay in a machine; context (lesson 08) next; data or pipe slowest |
-# | How many along each? | tensor at most the machine, pipe until it fits, data for the rest |
+# | What travels along each axis? | tensor: streams, in every block; pipeline: streams, at the borders; data: gradients, once |
+# | What does each axis cost besides? | tensor: each rank keeps the whole stream, and products get small; pipeline: idle time; data: everything is held by all, and a larger batch |
+# | In which order do ranks count? | tensor fastest, so that its groups stay in a machine; context (lesson 08) next; data or pipeline slowest |
+# | How many along each? | tensor at most the machine, pipeline until it fits, data for the rest |
 # | Are there others? | context cuts the sequence (lesson 08), expert a layer's experts (lesson 13) |
 # | What breaks it silently? | groups of ranks that hold different weights; a numbering that tears tensor groups |
 # | What do our grid, MT-NLG and NeoX avoid? | ZeRO-2 under a pipeline: it reduces after every micro-batch. Llama 3 does it |
 #
 # ## Three exercises
 #
-# **1.** 1,024 GPUs, 8 in a machine, tensor 8, pipe 16, data 8, tensor fastest, then data. In which machine (from 0) is
-# the rank at `(pipe, data, tensor) = (3, 2, 5)`?
+# **1.** 1,024 GPUs, 8 in a machine, tensor 8, pipeline 16, data 8, tensor fastest, then data. In which machine (from 0) is
+# the rank at `(pipeline, data, tensor) = (3, 2, 5)`?
 #
-# **2.** All 560 servers, 4,480 GPUs, train MT-NLG: 8 tensor × 35 pipe. The batch is 1,920 sequences, one in a micro-batch. How many
+# **2.** All 560 servers, 4,480 GPUs, train MT-NLG: 8 tensor × 35 pipeline. The batch is 1,920 sequences, one in a micro-batch. How many
 # micro-batches does each pipeline get? (A lecture says that MT-NLG "used 280 A100s". Those hold *one* copy.)
 #
 # **3.** A checkpoint takes 30 seconds, a failure comes every 8 hours. Over an interval of $t$ seconds you lose

@@ -460,7 +460,7 @@ for each in ranked:
     print(f"{each.layout!s:16} {1e3 * float(each.seconds):5.0f} ms a step, {int(each.peak) / 1e6:4.1f} MB at the peak, {int(each.sent) / 1e6:4.1f} MB sent")
 
 # %% [markdown]
-# (Sizes are pipe · data · tensor.) **Before you run on:** the first and the last of this list will now train under `torchrun`, 20 steps each. By which factor will they differ?
+# (Sizes are pipeline · data · tensor.) **Before you run on:** the first and the last of this list will now train under `torchrun`, 20 steps each. By which factor will they differ?
 
 # %%
 guess_factor = ask("The last layout of the list takes how many times as long as the first?")
@@ -500,7 +500,7 @@ compare(
 
 # %% tags=["varies"]
 tensor = first.layout.tensor  # shards of tensor ranks load on as many
-other = capstone.Layout(data=2, zero=3) if tensor == 1 else replace(first.layout, pipe=1, data=1, zero=0)
+other = capstone.Layout(data=2, zero=3) if tensor == 1 else replace(first.layout, pipeline=1, data=1, zero=0)
 before = sum("step" in line for line in capstone.said(folder / "first"))
 agent = capstone.start(folder / "first", other, "--every", "5", "--resume")
 assert agent.wait(300) == 0, (folder / "first/said.txt").read_text()[-2000:]

@@ -64,11 +64,11 @@ FINISHED += check.CHANNELS  # between ranks only torch.distributed carries somet
 # %% [markdown]
 # ## 1 · Who is where (30 points)
 #
-# Lesson 12 counts like a clock: `{"pipe": 2, "data": 3, "tensor": 4}` means that tensor is the second hand. Place `p`,
+# Lesson 12 counts like a clock: `{"pipeline": 2, "data": 3, "tensor": 4}` means that tensor is the second hand. Place `p`,
 # `d`, `t` is rank `12 p + 4 d + t`. A group along an axis is all ranks that differ on it and agree on the others.
 #
-# Often one needs a group along *two* axes. The ranks that together hold one replica differ in pipe and in tensor. Their
-# group is along `("pipe", "tensor")`. Along all axes it is everybody; along none, the rank alone.
+# Often one needs a group along *two* axes. The ranks that together hold one replica differ in pipeline and in tensor. Their
+# group is along `("pipeline", "tensor")`. Along all axes it is everybody; along none, the rank alone.
 #
 # In a run of 100,000 ranks each one asks for its own groups, so none should make a list of all ranks to find them.
 #
@@ -151,10 +151,10 @@ def order_for(lengths, sends, per_machine):
 
 
 # %%
-CUBE, UNEVEN = {"pipe": 2, "data": 2, "tensor": 2}, {"pipe": 2, "data": 3, "tensor": 4}
-SENDS = {"pipe": 1, "data": 5, "tensor": 20}
+CUBE, UNEVEN = {"pipeline": 2, "data": 2, "tensor": 2}, {"pipeline": 2, "data": 3, "tensor": 4}
+SENDS = {"pipeline": 1, "data": 5, "tensor": 20}
 print("rank 5 of the cube:", {axis: group(5, CUBE, (axis,)) for axis in CUBE})
-print("its replica:", group(5, CUBE, ("pipe", "tensor")))
+print("its replica:", group(5, CUBE, ("pipeline", "tensor")))
 for order in itertools.permutations(CUBE):
     n_bytes = crossing(order, CUBE, SENDS, per_machine=4)
     print(f"{' > '.join(order):22} {n_bytes:4} bytes cross")
@@ -195,7 +195,7 @@ def check_lean():
     """Bytes of Python at the worst moment, where the grid has a quarter of a million ranks."""
     tracemalloc.start()
     try:
-        found = check.call(group, 77, {"pipe": 2, "data": 2**16, "tensor": 2}, ("tensor",))
+        found = check.call(group, 77, {"pipeline": 2, "data": 2**16, "tensor": 2}, ("tensor",))
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -207,14 +207,14 @@ def check_lean():
 
 # %% check="q1-groups" points=9
 check.written_with(group, forbidden=FINISHED)
-for axes, right in {("tensor",): [16, 17, 18, 19], ("data",): [14, 18, 22], ("pipe",): [6, 18]}.items():
+for axes, right in {("tensor",): [16, 17, 18, 19], ("data",): [14, 18, 22], ("pipeline",): [6, 18]}.items():
     check_group(18, UNEVEN, axes, right)
-check_group(18, UNEVEN, ("tensor", "pipe"), [4, 5, 6, 7, 16, 17, 18, 19])
-check_group(3, UNEVEN, ("pipe", "data"), [3, 7, 11, 15, 19, 23])
+check_group(18, UNEVEN, ("tensor", "pipeline"), [4, 5, 6, 7, 16, 17, 18, 19])
+check_group(3, UNEVEN, ("pipeline", "data"), [3, 7, 11, 15, 19, 23])
 check_group(2, {"tensor": 2, "data": 2}, (), [2])
 check_lean()
 check_group(
-    10**11 + 7, {"pipe": 10**6, "data": 3, "tensor": 10**6}, ("data",), [10**11 + 7 + n * 10**6 for n in (-1, 0, 1)]
+    10**11 + 7, {"pipeline": 10**6, "data": 3, "tensor": 10**6}, ("data",), [10**11 + 7 + n * 10**6 for n in (-1, 0, 1)]
 )
 check_refused([30, 24], group, 30, UNEVEN, ("data",), look="which ranks there are: they count from 0")
 check_refused(["context"], group, 0, UNEVEN, ("context",), look="the names in axes that lengths has not")
@@ -233,14 +233,14 @@ def check_crossing(order, lengths, sends, per_machine, right):
 # %% check="q1-bytes" points=7
 check.written_with(crossing, forbidden=FINISHED)
 for order, right in (
-    (("pipe", "data", "tensor"), 8),
-    (("tensor", "data", "pipe"), 160),
-    (("data", "pipe", "tensor"), 40),
+    (("pipeline", "data", "tensor"), 8),
+    (("tensor", "data", "pipeline"), 160),
+    (("data", "pipeline", "tensor"), 40),
 ):
     check_crossing(order, CUBE, SENDS, 4, right)
-check_crossing(("pipe", "data", "tensor"), CUBE, SENDS, 8, 0)
-check_crossing(("pipe", "data", "tensor"), UNEVEN, SENDS, 8, 104)
-check_crossing(("pipe", "data", "tensor"), {"tensor": 3, "data": 1, "pipe": 2}, SENDS, 4, 44)
+check_crossing(("pipeline", "data", "tensor"), CUBE, SENDS, 8, 0)
+check_crossing(("pipeline", "data", "tensor"), UNEVEN, SENDS, 8, 104)
+check_crossing(("pipeline", "data", "tensor"), {"tensor": 3, "data": 1, "pipeline": 2}, SENDS, 4, 44)
 
 
 # %%
@@ -263,12 +263,12 @@ def check_order(lengths, sends, per_machine, best):
 
 # %% check="q1-best" points=7
 check.written_with(order_for, forbidden=FINISHED)
-check_order(CUBE, SENDS, 4, [("pipe", "data", "tensor"), ("pipe", "tensor", "data")])
-BUSY_PIPE = {"pipe": 9, "data": 5, "tensor": 1}  # fewest bytes would cross in an order that tears tensor
-check_order(CUBE, BUSY_PIPE, 2, [("pipe", "data", "tensor"), ("data", "pipe", "tensor")])
-LONG, PIPE_AND_DATA = {"data": 2, "pipe": 3, "tensor": 2}, {"pipe": 5, "data": 4, "tensor": 20}
-check_order(LONG, PIPE_AND_DATA, 4, [("pipe", "data", "tensor"), ("pipe", "tensor", "data")])
-check_refused([3, 4], order_for, {"pipe": 2, "data": 2, "tensor": 3}, SENDS, 4, look=NO_ORDER)
+check_order(CUBE, SENDS, 4, [("pipeline", "data", "tensor"), ("pipeline", "tensor", "data")])
+BUSY_PIPE = {"pipeline": 9, "data": 5, "tensor": 1}  # fewest bytes would cross in an order that tears tensor
+check_order(CUBE, BUSY_PIPE, 2, [("pipeline", "data", "tensor"), ("data", "pipeline", "tensor")])
+LONG, PIPE_AND_DATA = {"data": 2, "pipeline": 3, "tensor": 2}, {"pipeline": 5, "data": 4, "tensor": 20}
+check_order(LONG, PIPE_AND_DATA, 4, [("pipeline", "data", "tensor"), ("pipeline", "tensor", "data")])
+check_refused([3, 4], order_for, {"pipeline": 2, "data": 2, "tensor": 3}, SENDS, 4, look=NO_ORDER)
 check_refused([16, 8], order_for, {"data": 2, "tensor": 16}, {"data": 5, "tensor": 20}, 8, look=NO_ORDER)
 
 # %% check="q1-hidden" points=7
@@ -313,7 +313,7 @@ def hidden_crossing(order, lengths, sends, per_machine):
 
 
 for _ in range(25):
-    hidden_names = [*chance.sample(["pipe", "data", "context", "expert"], chance.randint(0, 2)), "tensor"]
+    hidden_names = [*chance.sample(["pipeline", "data", "context", "expert"], chance.randint(0, 2)), "tensor"]
     chance.shuffle(hidden_names)
     hidden_lengths = {name: chance.choice((1, 2, 3, 4)) for name in hidden_names}
     hidden_sends = {name: chance.choice((0, 1, 4, 30)) for name in hidden_names}
@@ -335,23 +335,23 @@ for _ in range(25):
     else:
         check_order(*hidden_case, [each for each, cost in costs.items() if cost == min(costs.values())])
 check_order(
-    {"data": 4, "pipe": 2, "tensor": 2},
-    {"pipe": 3, "data": 5, "tensor": 20},
+    {"data": 4, "pipeline": 2, "tensor": 2},
+    {"pipeline": 3, "data": 5, "tensor": 20},
     4,
-    [("data", "pipe", "tensor"), ("data", "tensor", "pipe")],
+    [("data", "pipeline", "tensor"), ("data", "tensor", "pipeline")],
 )
 check_refused([-1, 3], group, -1, {"data": 3}, (), look="ranks count from 0")
 check_refused([24], group, 24, UNEVEN, ("data",), look="the last rank is one less than their number")
-check_group(5, {"pipe": 3, "data": 2, "tensor": 2}, ("tensor", "pipe", "data"), list(range(12)))
-hidden_long = ({"tensor": 5, "pipe": 7}, {"tensor": 3, "pipe": 2}, 4)
-check_crossing(("pipe", "tensor"), *hidden_long, hidden_crossing(("pipe", "tensor"), *hidden_long))
+check_group(5, {"pipeline": 3, "data": 2, "tensor": 2}, ("tensor", "pipeline", "data"), list(range(12)))
+hidden_long = ({"tensor": 5, "pipeline": 7}, {"tensor": 3, "pipeline": 2}, 4)
+check_crossing(("pipeline", "tensor"), *hidden_long, hidden_crossing(("pipeline", "tensor"), *hidden_long))
 ### END HIDDEN TESTS
 
 # %% [markdown]
 # ## 2 · Each token once (25 points)
 #
 # From here on, real ranks. `the_cube(lengths)` gives each rank a `Cube`: for each axis the length, its own place and
-# its process group. There is one group more, `"ends"`: the first and the last stage of its pipe. (A stage between them
+# its process group. There is one group more, `"ends"`: the first and the last stage of its pipeline. (A stage between them
 # has None there. Where there is one stage only, it is both ends, a group of one.)
 
 
@@ -368,8 +368,8 @@ def the_cube(lengths):
     """This rank's Cube. All ranks call. The all-reduces make the connections, before anybody counts."""
     mesh = Mesh(lengths)
     groups = process_groups(mesh) | {"ends": None}
-    for pipe in mesh.groups("pipe"):
-        ends = sorted({pipe[0], pipe[-1]})
+    for pipeline in mesh.groups("pipeline"):
+        ends = sorted({pipeline[0], pipeline[-1]})
         made = dist.new_group(ends)
         groups["ends"] = made if dist.get_rank() in ends else groups["ends"]
     own = [each for each in groups.values() if each is not None]
@@ -383,8 +383,8 @@ def the_cube(lengths):
 
 
 # %%
-def shape_of(pipe, data, tensor):
-    return {"pipe": pipe, "data": data, "tensor": tensor}
+def shape_of(pipeline, data, tensor):
+    return {"pipeline": pipeline, "data": data, "tensor": tensor}
 
 
 # %% [markdown]
@@ -420,7 +420,7 @@ def mean_loss(logits, targets, cube, cut_tokens):
     if logits is not None:
         total = F.cross_entropy(logits, targets, reduction="sum")
         numbers[0], numbers[1] = total.detach(), (targets != -100).sum()
-    for axis in ("pipe", "data", "tensor") if cut_tokens else ("pipe", "data"):
+    for axis in ("pipeline", "data", "tensor") if cut_tokens else ("pipeline", "data"):
         dist.all_reduce(numbers, group=cube.groups[axis])
     own = None if total is None else total / numbers[1]
     return numbers[0] / numbers[1], own
@@ -454,7 +454,7 @@ def at_the_end(lengths, sizes, cut_tokens, words=7, seed=0, dtype=torch.float64,
     with the_cube(lengths) as cube:
         for turn in range(1 + again):
             logits = targets = None
-            if cube.place["pipe"] == lengths["pipe"] - 1:
+            if cube.place["pipeline"] == lengths["pipeline"] - 1:
                 logits, targets = own_tokens(cube, sizes, cut_tokens, words, seed + again - turn, dtype, scale, again)
             before = [None if each is None else each.detach().clone() for each in (logits, targets)]
             with Unfilled(), measure.traffic() as sent:
@@ -551,7 +551,7 @@ def check_own(lengths, sizes, cut_tokens=False, **case):
     found, gradients = check_loss(lengths, sizes, cut_tokens, **case)
     for rank, (_, own, grad, *_) in enumerate(found):
         place = Mesh(lengths).coordinates(rank)
-        if place["pipe"] < lengths["pipe"] - 1:
+        if place["pipeline"] < lengths["pipeline"] - 1:
             check.that(own is None, f"… own on rank {rank}, no last stage, is None", came=str(own), look="the pair")
             continue
         right = gradients[place["data"]]
@@ -644,7 +644,7 @@ check_few(check_own(CUBE, [(60, 8), (60, 50)], True, words=300, seed=6), 3, 2, 3
 # **Your contract.** `add_up(weights, cube, cut_tokens)`
 #
 # - `weights`: a list of `Weight(kind, tensor)`. Each tensor is a leaf with a `.grad`, which has this rank's part. All
-# have one dtype; gradients may lie across in memory, where `view` fails. The kinds come in any order. A middle stage has nothing that is tied; the only stage of a pipe has it
+# have one dtype; gradients may lie across in memory, where `view` fails. The kinds come in any order. A middle stage has nothing that is tied; the only stage of a pipeline has it
 # once.
 # - Afterwards each `.grad` is the gradient of the mean loss, of all tokens. (Every token has weighed in as it should, by
 # question 2. So parts are added up, and nothing is divided.) The weights stay as they are.
@@ -706,9 +706,9 @@ def flat(model):
 def own_part(table, stages, lengths, place):
     """What a rank holds of such tensors: pairs (kind, tensor)."""
     n, k, own = lengths["tensor"], place["tensor"], []
-    if place["pipe"] in (0, lengths["pipe"] - 1):
+    if place["pipeline"] in (0, lengths["pipeline"] - 1):
         own.append(("tied", table))
-    for gain, up, down, bias in stages[place["pipe"]]:
+    for gain, up, down, bias in stages[place["pipeline"]]:
         own += [("copy", gain), ("cut", up.chunk(n, 1)[k]), ("cut", down.chunk(n, 0)[k]), ("copy", bias)]
     return own
 
@@ -730,8 +730,8 @@ def block(h, gain, up, down, bias, cube, cut_tokens):
 
 
 def received(like, cube, place):
-    """What the stage at this place of the pipe sends."""
-    dist.recv(message := torch.empty_like(like), group=cube.groups["pipe"], group_src=place)
+    """What the stage at this place of the pipeline sends."""
+    dist.recv(message := torch.empty_like(like), group=cube.groups["pipeline"], group_src=place)
     return message
 
 
@@ -740,7 +740,7 @@ def passes(weights, cube, batch, total, cut_tokens):
     """Forward and backward pass of this rank's stage, in its replica; then each .grad has its part."""
     if cut_tokens:
         batch = [operators.own_part(each, 0, cube.groups["tensor"]) for each in batch]
-    (tokens, targets), stage, pipe = batch, cube.place["pipe"], cube.groups["pipe"]
+    (tokens, targets), stage, pipeline = batch, cube.place["pipeline"], cube.groups["pipeline"]
     rows = [each.tensor for each in weights if each.kind != "tied"]
     table = next((each.tensor for each in weights if each.kind == "tied"), None)
     if stage == 0:
@@ -749,13 +749,13 @@ def passes(weights, cube, batch, total, cut_tokens):
         h = start = received(rows[0].detach().expand(len(tokens), -1), cube, stage - 1).requires_grad_()
     for number in range(0, len(rows), 4):
         h = block(h, *rows[number : number + 4], cube, cut_tokens)
-    if stage == cube.lengths["pipe"] - 1:
+    if stage == cube.lengths["pipeline"] - 1:
         (F.cross_entropy(h @ table.T, targets, reduction="sum") / total).backward()
     else:
-        dist.send(h.detach(), group=pipe, group_dst=stage + 1)
+        dist.send(h.detach(), group=pipeline, group_dst=stage + 1)
         h.backward(received(h.detach(), cube, stage + 1))
     if stage > 0:
-        dist.send(start.grad, group=pipe, group_dst=stage - 1)
+        dist.send(start.grad, group=pipeline, group_dst=stage - 1)
 
 
 # %%
@@ -825,7 +825,7 @@ def trained(lengths, shape, sizes, cut_tokens, seed=0, steps=1, dtype=torch.floa
 
 # %%
 TINY = ([1], 2, 3)
-right = own_part(*alone(TINY, [(2, 2), (2, 1)])[0], shape_of(1, 2, 2), {"pipe": 0, "data": 0, "tensor": 0})
+right = own_part(*alone(TINY, [(2, 2), (2, 1)])[0], shape_of(1, 2, 2), {"pipeline": 0, "data": 0, "tensor": 0})
 for rank, (grads, *_) in enumerate(ranks.run(trained, shape_of(1, 2, 2), TINY, [(2, 2), (2, 1)], True, world_size=4)):
     print(f"rank {rank}: gradient of gain", [round(number, 4) for number in grads[1][1].tolist()])
 print("one process:            ", [round(number, 4) for number in right[1][1].grad.tolist()])
@@ -845,7 +845,7 @@ def sum_hint(kind, came, right, lengths, cut_tokens):
     what = {
         "cut": "cut over tensor",
         "copy": "whole on every tensor rank",
-        "tied": "whole, and at both ends of the pipe",
+        "tied": "whole, and at both ends of the pipeline",
     }
     if abs(factor - 1) > 1e-6 and torch.allclose(came, factor * right, 1e-4, 1e-9):
         return f"it is {factor:.4g} times the right one: who adds a part that others have added, or divides?"
@@ -884,7 +884,7 @@ def due(grads, lengths, cut_tokens):
     """Bytes that a rank sends, and calls, if each sum is taken along its axes and no other."""
     size = {kind: sum(grad.nbytes for each, grad in grads if each == kind) for kind in ("cut", "copy", "tied")}
     along = {"data": sum(size.values()), "tensor": (size["copy"] + size["tied"]) * cut_tokens, "ends": size["tied"]}
-    ends = {"ends": min(2, lengths["pipe"])}
+    ends = {"ends": min(2, lengths["pipeline"])}
     return sum(predict.all_reduce(n, (lengths | ends)[axis]).bytes for axis, n in along.items())
 
 
@@ -973,7 +973,7 @@ def norm(weights, cube):
         if kind != "cut":
             times *= cube.lengths["tensor"]
         if kind == "tied":
-            times *= min(2, cube.lengths["pipe"])
+            times *= min(2, cube.lengths["pipeline"])
         squares += tensor.grad.double().square().sum() / times
     dist.all_reduce(squares)
     return squares.sqrt()
@@ -1109,7 +1109,7 @@ def plain_sums(shape):
 # %%
 plain, once = ranks.run(plain_sums, ([1, 1], 4, 5), world_size=8)[0], squares_of(([1, 1], 4, 5))
 by_groups = {
-    "tied": len(group(0, CUBE, ("pipe", "data", "tensor"))),
+    "tied": len(group(0, CUBE, ("pipeline", "data", "tensor"))),
     "copy": len(group(0, CUBE, ("data", "tensor"))),
     "cut": len(group(0, CUBE, ("data",))),
 }
@@ -1123,7 +1123,7 @@ compare(
 
 # %% [markdown]
 # A weight counts as often as there are ranks in the group of those that hold it. (The table is at both ends, and in a
-# cube of two stages that is the whole pipe.)
+# cube of two stages that is the whole pipeline.)
 #
 # ## What to keep
 #

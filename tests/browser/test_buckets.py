@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from course_kit.units import Seconds
 from course_lib import predict
-from course_lib.predict.traffic import Ready
+from course_lib.predict.traffic import GradientReady
 from course_pages.lesson07.explorer import BucketExplorer
 from tests.browser.conftest import Alone
 
@@ -33,7 +33,7 @@ def slider(page: Page, name: str) -> Locator:
 @pytest.mark.parametrize("bucket_bytes", [1, 150, 10**6])
 def test_the_browser_agrees_with_the_cases_by_hand(explorer, bucket_bytes: int, overlapped: bool) -> None:
     """The cases of tests/predict/test_overlap.py."""
-    four = [Ready("d", 100, 1.0), Ready("c", 100, 2.0), Ready("b", 100, 3.0), Ready("a", 100, 10.0)]
+    four = [GradientReady(*each) for each in (("d", 100, 1.0), ("c", 100, 2.0), ("b", 100, 3.0), ("a", 100, 10.0))]
     link = predict.Link(Seconds(0.5), 0.01)
     ours = predict.overlap(four, bucket_bytes, 2, link, overlapped)
     network = {"bytes": list(accumulate(each.n_bytes for each in four)), "ready_s": [each.ready_s for each in four]}

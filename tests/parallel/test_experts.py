@@ -231,7 +231,7 @@ def test_who_holds_what_covers_everything_once_in_each_copy() -> None:
     assert has[0].tokens == has[1].tokens != has[2].tokens and has[0].experts == has[4].experts
     assert sum(each.parameters(config) for each in has) == 2 * 2 * 4 * 8 * 12 + 8 * 4 * 8
     for mesh, tokens, says in (
-        ({"pipe": 2}, 48, "pipe"),
+        ({"pipeline": 2}, 48, "pipeline"),
         ({"expert": 3}, 48, "4 experts"),
         ({"data": 5}, 48, "48 tok"),
     ):

@@ -1,4 +1,4 @@
-"""A step over (pipe, data, tensor, ZeRO): what is legal on up to 8 ranks equals the single device after each step."""
+"""A step over (pipeline, data, tensor, ZeRO): every legal one on up to 8 ranks equals the single device each step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNTIED = dataclasses.replace(TIED, tied=False, positions="rotary", norm="rmsnorm
 MICRO_BATCHES = 2
 LIMIT = 1e4 * torch.finfo(torch.float64).eps
 SIZES = [sizes for sizes in itertools.product((1, 2, 4), repeat=3) if math.prod(sizes) in (2, 4)]
-"""(pipe, data, tensor) on 2 and 4 ranks."""
+"""(pipeline, data, tensor) on 2 and 4 ranks."""
 ON_8 = [sizes for sizes in itertools.product((1, 2, 4, 8), repeat=3) if math.prod(sizes) == 8]
 
 
@@ -153,9 +153,9 @@ def check_bytes(make, sizes, sequence_parallel):
     """A rank holds its parameters, and sends what the formulas say, axis by axis (fp32)."""
     mesh = Mesh(dict(zip(AXES, sizes)))
     grid = make(TIED, mesh, micro_batches=MICRO_BATCHES, sequence_parallel=sequence_parallel)
-    pipe, data, tensor = sizes
-    setup = Setup(TIED, 16, micro_batch=16 // data // MICRO_BATCHES, pipeline=pipe, data=data, tensor=tensor)
-    setup, stage = setup.with_(sequence_parallel=sequence_parallel), mesh.coordinates(dist.get_rank())["pipe"]
+    pipeline, data, tensor = sizes
+    setup = Setup(TIED, 16, micro_batch=16 // data // MICRO_BATCHES, pipeline=pipeline, data=data, tensor=tensor)
+    setup, stage = setup.with_(sequence_parallel=sequence_parallel), mesh.coordinates(dist.get_rank())["pipeline"]
     held, due = sum(p.numel() for p in grid.parameters()), predict.rank_parameters(setup, stage)
     assert held == due, f"holds {held} parameters, not {due}"
     with measure.traffic() as sent:
@@ -226,11 +226,11 @@ def test_what_cannot_be_is_refused(sizes, change, rows, how, message):
 
 def test_a_grid_that_cannot_be_is_refused_before_there_are_ranks():
     with pytest.raises(ValueError, match="zero=2 over 2 pipeline stages .1f1b.: gradients would be reduced after"):
-        HybridParallel(TIED, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=2, zero=2)
+        HybridParallel(TIED, Mesh({"pipeline": 2, "data": 2, "tensor": 2}), micro_batches=2, zero=2)
 
 
 def test_a_grid_has_three_axes():
-    with pytest.raises(ValueError, match="a grid has the axes pipe, data, tensor$"):
+    with pytest.raises(ValueError, match="a grid has the axes pipeline, data, tensor$"):
         HybridParallel(TIED, Mesh({"tensor": 2, "data": 1, "pipeline": 1}))
 
 
@@ -247,7 +247,7 @@ def after_a_step_that_broke_off(zero):
     """The losses of two steps behind one whose second micro-batch has failed."""
     config = dataclasses.replace(TIED, layers=2)
     how = {"micro_batches": MICRO_BATCHES, "dtype": torch.float64, "zero": zero}
-    grid = HybridParallel(config, Mesh({"pipe": 1, "data": 2, "tensor": 1}), **how)
+    grid = HybridParallel(config, Mesh({"pipeline": 1, "data": 2, "tensor": 1}), **how)
     optimizer, calls = grid.optimizer(torch.optim.SGD, lr=0.5), itertools.count()
 
     def fail(*_):
@@ -273,7 +273,7 @@ def test_a_step_that_broke_off_leaves_nothing_for_the_next():
 def in_bf16(policy, schedule, sequence_parallel):
     """The gradients' distance from those of the whole model under the same policy, over their length; masters fp32."""
     config = dataclasses.replace(TIED, layers=2)
-    mesh = Mesh({"pipe": 1, "data": 1, "tensor": dist.get_world_size()})
+    mesh = Mesh({"pipeline": 1, "data": 1, "tensor": dist.get_world_size()})
     grid = HybridParallel(config, mesh, schedule=schedule, sequence_parallel=sequence_parallel)
     single, batch = GPT(config), batch_of(0)
     with policy():

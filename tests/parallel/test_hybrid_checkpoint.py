@@ -30,7 +30,7 @@ SETTINGS = {"lr": 0.01, "weight_decay": 0.1}
 
 
 class Shape(NamedTuple):
-    """Of a grid: (pipe, data, tensor), the stage of ZeRO, the schedule."""
+    """Of a grid: (pipeline, data, tensor), the stage of ZeRO, the schedule."""
 
     sizes: tuple[int, int, int]
     zero: int = 1

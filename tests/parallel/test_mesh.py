@@ -15,16 +15,16 @@ from course_kit import ranks
 from course_kit.ranks import RankFailure
 from course_lib.parallel.mesh import Mesh, process_groups
 
-CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
+CUBE = Mesh({"pipeline": 2, "data": 2, "tensor": 2})
 
 
 def test_the_last_axis_is_the_fastest():
     assert [CUBE.coordinates(rank)["tensor"] for rank in range(8)] == [0, 1] * 4
-    assert [CUBE.coordinates(rank)["pipe"] for rank in range(8)] == [0] * 4 + [1] * 4
+    assert [CUBE.coordinates(rank)["pipeline"] for rank in range(8)] == [0] * 4 + [1] * 4
     assert CUBE.groups("tensor") == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert CUBE.groups("data") == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    assert CUBE.groups("pipe") == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert CUBE.groups("pipe", "tensor") == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert CUBE.groups("pipeline") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert CUBE.groups("pipeline", "tensor") == [[0, 1, 4, 5], [2, 3, 6, 7]]
     assert CUBE.groups() == [[rank] for rank in range(8)]
     assert CUBE.group_of(6, "data") == [4, 6]
 
@@ -46,8 +46,8 @@ def test_coordinates_and_ranks_are_inverse_and_groups_cut_the_mesh(lengths):
 
 def test_the_picture():
     assert str(CUBE) == (
-        "pipe 2 × data 2 × tensor 2 = 8 ranks\nto the right: tensor; down: data\n"
-        "pipe 0\n  0  1\n  2  3\npipe 1\n  4  5\n  6  7"
+        "pipeline 2 × data 2 × tensor 2 = 8 ranks\nto the right: tensor; down: data\n"
+        "pipeline 0\n  0  1\n  2  3\npipeline 1\n  4  5\n  6  7"
     )
     assert str(Mesh({"data": 3})) == "data 3 = 3 ranks\nto the right: data\n  0  1  2"
 
@@ -58,9 +58,9 @@ def test_the_picture():
         (lambda: Mesh({}), "give each axis a name"),
         (lambda: Mesh({"data": 0}), "1 or more ranks"),
         (lambda: CUBE.coordinates(8), "has 8 ranks"),
-        (lambda: CUBE.rank(pipe=1, data=2, tensor=0), "below its length"),
-        (lambda: CUBE.rank(pipe=1), "give a position for each axis"),
-        (lambda: CUBE.groups("expert"), "no axis expert: this mesh has pipe, data, tensor"),
+        (lambda: CUBE.rank(pipeline=1, data=2, tensor=0), "below its length"),
+        (lambda: CUBE.rank(pipeline=1), "give a position for each axis"),
+        (lambda: CUBE.groups("expert"), "no axis expert: this mesh has pipeline, data, tensor"),
     ],
 )
 def test_mistakes_are_refused(wrong, message):
@@ -69,7 +69,10 @@ def test_mistakes_are_refused(wrong, message):
 
 
 def members_and_sums():
-    mine, theirs = process_groups(CUBE), init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipe", "data", "tensor"))
+    mine, theirs = (
+        process_groups(CUBE),
+        init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipeline", "data", "tensor")),
+    )
     found = {}
     for axis, group in mine.items():
         total = torch.tensor(dist.get_rank())

@@ -24,7 +24,7 @@ def test_neither_a_killed_node_nor_a_killed_rank_leaves_a_trace_in_the_loss_curv
 
     Then one of its two ranks is killed, and its agent puts another in its place.
     """
-    how: dict[str, Any] = {"steps": STEPS, "every": EVERY, "pause_s": 0.1, "pipe": 2, "timeout_s": 900}
+    how: dict[str, Any] = {"steps": STEPS, "every": EVERY, "pause_s": 0.1, "pipeline": 2, "timeout_s": 900}
     log = survive.survive(tmp_path, KILL_AT, kill_rank_at=KILL_RANK_AT, **how)
     (killed,) = [line["pid"] for line in log if line.get("event") == "rank killed"]
     assert int((tmp_path / "rank-1.pid").read_text()) != killed, "nobody took the killed rank's place"

@@ -164,7 +164,7 @@ def check_sends(make: Callable[..., Any], name: str, n_micro_batches: int = 4) -
     with measure.traffic() as sent:
         pipeline.forward_backward(pieces(batch_of(0, n_micro_batches)))
     setup = Setup(TIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=n_stages)
-    due = predict.rank_traffic(setup, partition_layers([1.0] * (TIED.layers + 2), n_stages)[rank])["pipe"]
+    due = predict.rank_traffic(setup, partition_layers([1.0] * (TIED.layers + 2), n_stages)[rank])["pipeline"]
     assert dict(sent.modelled_bytes) == due.modelled_bytes, f"{name}: rank {rank} sent {sent}, predicted {due}"
 
 

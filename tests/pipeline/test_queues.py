@@ -112,9 +112,9 @@ def test_with_one_group_1f1b_would_wait_in_a_circle_and_gpipe_would_not() -> Non
 def grid_with_one_queue_for_a_pair() -> tuple[bool, str]:
     """Whether a grid's pipeline has two groups of the same ranks, and what a pipeline says that is given one."""
     with mock.patch.object(dist, "get_backend_config", return_value="cpu:gloo,cuda:nccl"):
-        grid = HybridParallel(checks.UNTIED, Mesh({"pipe": 2, "data": 2, "tensor": 1}), micro_batches=2)
+        grid = HybridParallel(checks.UNTIED, Mesh({"pipeline": 2, "data": 2, "tensor": 1}), micro_batches=2)
         with pytest.raises(ValueError) as caught:
-            Pipeline(grid.pipeline.schedule, grid.pipeline.stages, group=grid.groups["pipe"])
+            Pipeline(grid.pipeline.schedule, grid.pipeline.stages, group=grid.groups["pipeline"])
     there, back = grid.pipeline.group, grid.pipeline.group_back
     grid.train_step(grid.optimizer(torch.optim.SGD, lr=0.1), checks.batch_of(0, 4))
     return there is not back and dist.get_process_group_ranks(there) == dist.get_process_group_ranks(back), str(

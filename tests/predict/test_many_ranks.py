@@ -27,7 +27,11 @@ VARIANTS: list[dict[str, Any]] = [
     {**LLAMA_LIKE, "dropout": 0.1},
     {"positions": "none"},
 ]
-WAYS: list[dict[str, Any]] = [{"recompute": "full"}, {"recompute": "full", "every": 2}, {"recompute": "selective"}]
+WAYS: list[dict[str, Any]] = [
+    {"recompute": "full"},
+    {"recompute": "full", "recompute_every": 2},
+    {"recompute": "selective"},
+]
 TENSOR = [
     *(
         Setup(replace(SMALL, **variant), rows, tensor=2, sequence_parallel=sequence_parallel)
@@ -56,10 +60,10 @@ def check(setup: Setup) -> list[str]:
     arguments = () if setup.context > 1 else (None, setup.sequence_parallel)
     model = cut(GPT(setup.gpt, dtype=torch.bfloat16 if setup.precision == "bf16" else None), *arguments)
     if setup.recompute == "full":
-        model.blocks = RecomputedLayers(model.blocks, setup.every)
+        model.blocks = RecomputedLayers(model.blocks, setup.recompute_every)
     if setup.recompute == "selective":
         recompute_only(model, Attention, "explicit")
-    tokens = torch.randint(0, 32, (2, setup.rows, setup.seq), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, 32, (2, setup.rows_per_pass, setup.seq), generator=torch.Generator().manual_seed(0))
     with measure.traffic() as sent:
         loss, kept = saved_by(model, *tokens.clone().unbind())
         loss.backward()

@@ -6,11 +6,11 @@ from course_kit.units import Seconds
 from course_lib import predict
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
-from course_lib.predict.traffic import Ready
+from course_lib.predict.traffic import GradientReady
 
 LINK = predict.Link(Seconds(0.5), 0.01)
 """Two ranks: a bucket of n bytes takes 2 messages, 1 s, and n/100 s."""
-FOUR = [Ready("d", 100, 1.0), Ready("c", 100, 2.0), Ready("b", 100, 3.0), Ready("a", 100, 10.0)]
+FOUR = [GradientReady(*each) for each in (("d", 100, 1.0), ("c", 100, 2.0), ("b", 100, 3.0), ("a", 100, 10.0))]
 
 
 def times(result):
@@ -43,7 +43,7 @@ def test_without_overlap_all_leave_behind_the_backward_pass():
 
 
 def test_a_bucket_across_the_end_is_hidden_in_part():
-    late = [Ready("b", 300, 9.0), Ready("a", 0, 10.0)]
+    late = [GradientReady("b", 300, 9.0), GradientReady("a", 0, 10.0)]
     result = predict.overlap(late, bucket_bytes=1, world_size=2, link=LINK)
     assert (result.waiting_s, result.end_s) == (4, 14)
 

@@ -88,7 +88,7 @@ def test_the_data_axis_sends_what_the_rank_holds() -> None:
     for stage in (0, 1):
         n_bytes = 2 * predict.rank_parameters(setup, stage)
         sent = predict.rank_traffic(setup, stage)
-        assert sent.keys() == {"tensor", "pipe", "data"}
+        assert sent.keys() == {"tensor", "pipeline", "data"}
         assert sent["data"].modelled_bytes == {"all_reduce": predict.all_reduce(n_bytes, 4).bytes}
 
 

@@ -107,7 +107,7 @@ def test_blocks_with_experts_send_what_rank_traffic_counts(model: zoo.ExpertMode
     )
     sent = rank_traffic(setup, range(1, model.layers + 1))
     assert amounts.tensor_bytes[0] == pytest.approx(sent["tensor"].total_bytes / model.layers, rel=1e-9)
-    assert amounts.pipe_bytes[0] == sent["pipe"].total_bytes
+    assert amounts.pipeline_bytes[0] == sent["pipeline"].total_bytes
 
 
 @pytest.mark.parametrize("full", [0, 1])
@@ -115,7 +115,7 @@ def test_dense_blocks_send_two_sums_a_pass(full: int) -> None:
     amounts = work(zoo.LLAMA3_8B.config, 4096, layouts((8, 2, 1, 1, 1, 0, 1, 1, full, 1)))
     stream = 2 * 4096 * 4096
     assert amounts.tensor_bytes[0] == (4 + 2 * full) * 2 * 7 / 8 * stream
-    assert amounts.pipe_bytes[0] == 2 * stream / 8
+    assert amounts.pipeline_bytes[0] == 2 * stream / 8
 
 
 def test_scores_are_as_wide_as_the_heads() -> None:
@@ -176,7 +176,7 @@ def test_the_head_may_have_more_bits_than_blocks_and_messages_may_leave_behind_p
     sent = amounts.tensor_bytes / 400e9
     assert plain["block"] - hidden["block"] == pytest.approx(sent)
     blocks = np.array([8 * 32, 11 * 8])  # of 8 micro-batches; of 8 and the bubble's 3, on the slowest of 4 stages
-    pipe = np.array([0, 11 * amounts.pipe_bytes[1] / 400e9])
+    pipe = np.array([0, 11 * amounts.pipeline_bytes[1] / 400e9])
     assert plain["step"] - hidden["step"] == pytest.approx(blocks * sent + pipe, rel=1e-6)
 
 

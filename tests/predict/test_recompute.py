@@ -115,10 +115,10 @@ def test_a_gpt_that_runs(changes: dict[str, Any], way: Recompute, every: int):
         model(*batch).backward()
     with measure.flops() as counted:
         model(*batch).backward()
-    setup = Setup(config, 2, 32, recompute=way, every=every)
+    setup = Setup(config, 2, 32, recompute=way, recompute_every=every)
     assert record.end_of("forward").activations == predict.activations(setup)
     assert counted.total == predict.step_flops(setup)
-    plain = setup.with_(recompute="none", every=1)
+    plain = setup.with_(recompute="none", recompute_every=1)
     assert counted.total == predict.step_flops(plain) + predict.recomputed_flops(setup)
 
 
@@ -144,7 +144,7 @@ def test_a_gpt_in_16_bits_that_runs(every: int):
     batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=32)
     with measure.memory(model) as record:
         model(*batch).backward()
-    setup = Setup(config, 2, 32, precision="bf16", recompute="full", every=every)
+    setup = Setup(config, 2, 32, precision="bf16", recompute="full", recompute_every=every)
     assert record.end_of("forward").activations == predict.activations(setup)
 
 
@@ -187,7 +187,7 @@ WRONG: list[tuple[Any, str]] = [
         "precision='bf16'.*activations_paper has the rule",
     ),
     (lambda: predict.activations_paper(GPT3.with_(precision="fp32")), "precision='fp32'"),
-    (lambda: predict.activations_paper(GPT3.with_(recompute="full", every=2)), "every=2"),
+    (lambda: predict.activations_paper(GPT3.with_(recompute="full", recompute_every=2)), "recompute_every=2"),
     (lambda: predict.activations_paper(Setup(MIXTRAL_8X7B, precision="mixed")), "Mixtral 8x7B has experts"),
     (lambda: predict.activations_paper(Setup(GPTConfig(**CONFIG, ffn_width=6), precision="mixed")), "an MLP of 6"),
     (lambda: predict.activations_paper(GPT3, layers=-1), "layers=-1"),

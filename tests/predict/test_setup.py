@@ -18,7 +18,7 @@ PLAIN = Setup(SMALL, batch_size=8)
 
 def test_a_model_alone_is_a_setup() -> None:
     assert Setup(SMALL, 8, 128, precision="fp32", optimizer="adam", recompute="none", device="cpu") == PLAIN
-    assert (PLAIN.seq, PLAIN.rows, PLAIN.micro_batches, PLAIN.world_size) == (128, 8, 1, 1)
+    assert (PLAIN.seq, PLAIN.rows_per_pass, PLAIN.micro_batches, PLAIN.world_size) == (128, 8, 1, 1)
     assert Setup(zoo.GPT2_XL).config is zoo.GPT2_XL.config and Setup(zoo.LLAMA3_8B).seq == 8192
     assert Setup(1.5e9).config == 1_500_000_000 and isinstance(Setup(1.5e9).config, int)
 
@@ -35,9 +35,9 @@ def test_a_changed_copy_leaves_the_first_one_alone() -> None:
 def test_a_repr_says_what_differs_from_the_defaults() -> None:
     config = "GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)"
     assert repr(PLAIN) == f"Setup({config}, batch_size=8, seq=128)"
-    lean = PLAIN.with_(recompute="full", every=2, optimizer=None, data=2, zero=1)
+    lean = PLAIN.with_(recompute="full", recompute_every=2, optimizer=None, data=2, zero=1)
     assert repr(lean) == (
-        f"Setup({config}, batch_size=8, seq=128, optimizer=None, recompute='full', every=2, data=2, zero=1)"
+        f"Setup({config}, batch_size=8, seq=128, optimizer=None, recompute='full', recompute_every=2, data=2, zero=1)"
     )
     assert eval(repr(lean)) == lean
     assert repr(Setup(zoo.GPT3_175B, tensor=8)) == "Setup(GPT-3 175B, seq=2048, tensor=8)"
@@ -47,8 +47,8 @@ def test_a_repr_says_what_differs_from_the_defaults() -> None:
 
 def test_a_rank_has_its_share_of_the_batch_in_pieces() -> None:
     many = PLAIN.with_(batch_size=40, data=4, tensor=2, pipeline=2, micro_batch=4)
-    assert (many.rows, many.micro_batches, many.world_size) == (4, 3, 16)  # 10 sequences: 4, 4 and 2
-    assert many.with_(micro_batch=99).rows == 10
+    assert (many.rows_per_pass, many.micro_batches, many.world_size) == (4, 3, 16)  # 10 sequences: 4, 4 and 2
+    assert many.with_(micro_batch=99).rows_per_pass == 10
     assert many.with_(micro_batch=None).micro_batches == 1
 
 
@@ -73,10 +73,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sequence_parallel": 1}, "sequence_parallel=1: it must be one of False, True"),
     *(
         ({name: wrong}, f"{name}={wrong!r}: it must be an integer, at least 1")
-        for name in ("batch_size", "seq", "micro_batch", "every", "tensor", "pipeline", "data", "context", "expert")
+        for name in (
+            "batch_size",
+            "seq",
+            "micro_batch",
+            "recompute_every",
+            "tensor",
+            "pipeline",
+            "data",
+            "context",
+            "expert",
+        )
         for wrong in (0, -1, 2.0, True)
     ),
-    ({"every": 2}, "every=2 is for recompute=\"full\"; here recompute='none'"),
+    ({"recompute_every": 2}, "recompute_every=2 is for recompute=\"full\", not 'none'"),
     ({"seq": 129}, "seq=129 is longer than the model's context of 128"),
     ({"data": 3}, "batch_size=8 does not split into data=3 equal parts"),
     ({"context": 3}, "seq=128 does not split into context=3 equal parts"),

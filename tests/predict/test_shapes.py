@@ -94,7 +94,7 @@ def test_recompute_keeps_the_inputs_of_segments(config: Any, every: int) -> None
     model = Decoder(config)
     model.blocks = RecomputedLayers(model.blocks, every)
     _, kept = saved_by(model, *batch(3))
-    assert kept == predict.rank_activations(Setup(config, 3, 16, recompute="full", every=every))
+    assert kept == predict.rank_activations(Setup(config, 3, 16, recompute="full", recompute_every=every))
 
 
 def test_a_gpt_without_positions_is_one() -> None:
@@ -140,7 +140,7 @@ def test_every_cut_keeps_less_and_sends_along_its_axis(config: Any, ranks: dict[
     setup = Setup(config, rows, 16, micro_batch=1, recompute=recompute).with_(**ranks)
     stage = setup.pipeline - 1
     sent = predict.rank_traffic(setup, stage)
-    assert {"pipe" if axis == "pipeline" else axis for axis, n in ranks.items() if n > 1} == sent.keys()
+    assert {"pipeline" if axis == "pipeline" else axis for axis, n in ranks.items() if n > 1} == sent.keys()
     assert all(each.total_bytes > 0 for each in sent.values())
     kept = predict.rank_activations(setup, stage)
     for axis in ranks.keys() & ({"tensor", "context"} if recompute == "none" else {"context"}):
@@ -150,7 +150,7 @@ def test_every_cut_keeps_less_and_sends_along_its_axis(config: Any, ranks: dict[
     assert again == (set() if recompute == "none" else sent.keys() & {"tensor", "context", "expert"})
 
 
-@pytest.mark.parametrize("how", [{}, {"recompute": "full"}, {"recompute": "full", "every": 3}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"recompute": "full"}, {"recompute": "full", "recompute_every": 3}], ids=str)
 @pytest.mark.parametrize("config", [replace(SMALL, layers=8), replace(DEEPSEEK, layers=8)])
 def test_alike_layers_are_told_once(config: Any, how: dict[str, Any]) -> None:
     """What sums are taken over is the list itself, folded: for even stages and for uneven ones."""
@@ -186,7 +186,7 @@ def test_llama_3_70b_on_128_ranks_by_hand() -> None:
     psi = 20 * block
     assert sent == {
         "tensor": {"all_reduce": 20 * 4 * 2 * n * 7 // 8},
-        "pipe": {"send": 2 * n},
+        "pipeline": {"send": 2 * n},
         "data": {"reduce_scatter": 2 * psi * 3 // 4, "all_gather": 2 * psi * 3 // 4},
     }
 
@@ -287,7 +287,7 @@ def test_a_tied_table_is_read_at_both_ends() -> None:
     stages = Setup(tied, pipeline=2)
     held = [predict.rank_parameters(stages, stage) for stage in (0, 1)]
     assert sum(held) == predict.parameters(tied) + 40 * 32
-    sent = [predict.rank_traffic(stages, stage)["pipe"].total_bytes for stage in (0, 1)]
+    sent = [predict.rank_traffic(stages, stage)["pipeline"].total_bytes for stage in (0, 1)]
     assert sent == [4 * 64 * 32 + 4 * 40 * 32] * 2  # a stream, and the table's gradient
 
 
@@ -298,7 +298,7 @@ def test_what_needs_no_batch_wants_none() -> None:
     setup = Setup(7.5e9, precision="mixed", data=64, zero=2)
     assert predict.model_states(setup).total == 7.5e9 * (2 + 14 / 64)
     assert repr(setup) == "Setup(7,500,000,000 parameters, precision='mixed', data=64, zero=2)"
-    assert setup.with_(data=48).batch_size == 48 and setup.rows == 1
+    assert setup.with_(data=48).batch_size == 48 and setup.rows_per_pass == 1
     assert Setup(MIXTRAL_8X7B, data=3, expert=8).batch_size == 24
     with pytest.raises(ValueError, match="data=0: it must be an integer, at least 1"):
         Setup(SMALL, data=0)

@@ -196,7 +196,7 @@ def test_the_fewest_ranks_are_enough_and_one_less_is_not(row: Any, zero: Any) ->
     memory = hardware.V100_32GB.memory
     found = predict.fewest_ranks(Setup(row, 3, precision="mixed", zero=zero), memory)
     less = replace(found, data=found.data - 1, batch_size=found.batch_size - 3) if found.data > 1 else None
-    assert predict.model_states(found).total <= memory and found.rows == 3
+    assert predict.model_states(found).total <= memory and found.rows_per_pass == 3
     assert less is None or predict.model_states(less).total > memory
 
 

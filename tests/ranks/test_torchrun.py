@@ -66,7 +66,7 @@ def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
     assert lines == [f"rank {rank} of 4: [11.5, 11.5, 11.5]" for rank in range(4)]
 
 
-@pytest.mark.parametrize("cut", ["--pipe 2 --data 2 --zero 1", "--data 2 --tensor 2 --zero 2"])
+@pytest.mark.parametrize("cut", ["--pipeline 2 --data 2 --zero 1", "--data 2 --tensor 2 --zero 2"])
 def test_one_script_trains_over_the_grid_that_it_is_told(cut: str) -> None:
     """Four ranks on two agents reach the loss of one device in each step; the test trains that one by itself."""
     said = [*cut.split(), "--steps", "4", "--micro-batches", "2", "--dtype", "float64"]

@@ -28,11 +28,11 @@ class StepLifetimes:
     def __init__(self, setup: Setup, ledger: Ledger) -> None:
         config, seq, element = setup.gpt, setup.seq, setup.weight_bytes
         self.setup, self.config, self.ledger, self.element = setup, config, ledger, element
-        self.seq, self.tokens, self.narrow = seq, setup.rows * seq, element < FLOAT
+        self.seq, self.tokens, self.narrow = seq, setup.rows_per_pass * seq, element < FLOAT
         self.learned, self.explicit = config.positions == "learned", config.attention == "explicit"
         # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough;
         # the view keeps all of q, k and v alive.
-        self.views = setup.rows == 1 or config.heads == 1
+        self.views = setup.rows_per_pass == 1 or config.heads == 1
         self.BSD, self.BSF, self.BSV = (
             element * self.tokens * n for n in (config.width, config.mlp_width, config.vocab_size)
         )

@@ -13,7 +13,7 @@ def tiles_backward(setup: Setup, ledger: Ledger, views: bool) -> None:
     (In the forward pass less is alive.) `views` says whether q, k and v are views of one product.
     """
     seq, narrow = setup.seq, setup.weight_bytes < FLOAT  # where q, k and v have 16 bits, each tile is widened
-    pair = FLOAT * setup.rows * setup.gpt.heads  # bytes of one fp32 number of every head of the batch
+    pair = FLOAT * setup.rows_per_pass * setup.gpt.heads  # bytes of one fp32 number of every head of the batch
     row, every = pair * setup.gpt.head_width, [*pieces(seq, ROWS)]
     copied, few = 0 if views else row, every[:3] + every[3:][-2:]  # those between are like the third
     stream = setup.weight_bytes * setup.tokens * setup.gpt.width

@@ -136,7 +136,7 @@ def seconds(work: Work, constants: Constants, peak: float | Amounts, node: int =
     stages = work.blocks * block[:, None] + np.stack([head * (p == 1), 0 * head, head], 1)
     slowest = stages.max(1)
     whole = work.layers * block + head
-    pipe = np.where(p > 1, (1 - c.overlapped) * work.pipe_bytes / _speed(c, inner * each.data * p, node, node), 0.0)
+    pipe = np.where(p > 1, (1 - c.overlapped) * work.pipeline_bytes / _speed(c, inner * each.data * p, node, node), 0.0)
     busy = m * (slowest + pipe)
     bubble = (whole - slowest + (p - 1) * pipe) / v
     across, apart = each.data * inner, each.tensor * each.expert  # context ranks have the same weights

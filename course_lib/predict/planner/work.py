@@ -61,7 +61,7 @@ class Work(NamedTuple):
     tensor_bytes: Amounts  # that a block sends over the tensor axis
     context_bytes: Amounts  # keys, values and their gradients round the ring
     expert_bytes: Amounts  # rows to experts and back
-    pipe_bytes: Amounts  # of one micro-batch to the next stage and back
+    pipeline_bytes: Amounts  # of one micro-batch to the next stage and back
     data_bytes: Amounts  # of a step over data and context ranks, which have the same weights
     tokens: Amounts  # in the model at once
     parameters: Stages  # that the rank computes with, before ZeRO
@@ -123,7 +123,7 @@ def work(
         tensor_bytes=((1 + each.full) * (1 + summed) + back + summed) * 2 * (t - 1) / t * stream,
         context_bytes=stream / h * a.kv_features / t * np.where(c > 1, 3 * c - 2 + each.full * (c - 1), 0),
         expert_bytes=(4 + 2 * each.full) * top_k * share * stream * (each.expert - 1) / each.expert,
-        pipe_bytes=2 * v * stream / (1 if share else t) * (p > 1),
+        pipeline_bytes=2 * v * stream / (1 if share else t) * (p > 1),
         data_bytes=_data_bytes(each, elements.max(1), m),
         tokens=tokens,
         parameters=elements.sum(2),

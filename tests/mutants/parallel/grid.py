@@ -58,7 +58,7 @@ class OnlyReplicas(HybridParallel):
     """Says that it cuts layers, and holds whole ones: four replicas, two of them alike."""
 
     def __init__(self, config, mesh, **how) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(config, Mesh({"pipe": 1, "data": mesh.size, "tensor": 1}), **how)
+        super().__init__(config, Mesh({"pipeline": 1, "data": mesh.size, "tensor": 1}), **how)
 
 
 class SendsTwice(HybridParallel):

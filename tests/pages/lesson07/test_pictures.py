@@ -5,11 +5,11 @@ import pytest
 
 from course_kit.units import Bytes, Seconds
 from course_lib import predict
-from course_lib.predict.traffic import Ready
+from course_lib.predict.traffic import GradientReady
 from course_pages.lesson07 import pictures as data_parallel
 
 LINK = predict.Link(Seconds(0.5), 0.01)
-GRADIENTS = [Ready("b", 100, 1.0), Ready("a", 100, 2.0)]
+GRADIENTS = [GradientReady("b", 100, 1.0), GradientReady("a", 100, 2.0)]
 SIZES = {Bytes(size): predict.overlap(GRADIENTS, size, 2, LINK) for size in (1, 200)}
 
 

@@ -8,20 +8,20 @@ from course_pages.lesson12 import turns
 from tests.pages.answers import Answers
 
 
-def by_divmod(rank: int, pipe: int, data: int, tensor: int) -> list[int]:
+def by_divmod(rank: int, pipeline: int, data: int, tensor: int) -> list[int]:
     rest, t = divmod(rank, tensor)
     return [*divmod(rest, data), t]
 
 
-def pipe_fastest(rank: int, pipe: int, data: int, tensor: int) -> tuple[int, ...]:
-    return rank % pipe, rank // pipe % data, rank // (pipe * data)
+def pipe_fastest(rank: int, pipeline: int, data: int, tensor: int) -> tuple[int, ...]:
+    return rank % pipeline, rank // pipeline % data, rank // (pipeline * data)
 
 
-def without_the_length(rank: int, pipe: int, data: int, tensor: int) -> tuple[int, ...]:
+def without_the_length(rank: int, pipeline: int, data: int, tensor: int) -> tuple[int, ...]:
     return rank // 4, rank // 2 % 2, rank % 2
 
 
-def data_twice(rank: int, pipe: int, data: int, tensor: int) -> tuple[int, ...]:
+def data_twice(rank: int, pipeline: int, data: int, tensor: int) -> tuple[int, ...]:
     return rank // (data * tensor), rank // data % data, rank % tensor
 
 
@@ -103,7 +103,7 @@ ANSWERS = {
         right=[by_divmod],
         wrong={
             pipe_fastest: "rank 1 came out at (1, 0, 0)",
-            without_the_length: "pipe 4 × data 2 × tensor 8",
+            without_the_length: "pipeline 4 × data 2 × tensor 8",
             data_twice: "came out at",
         },
     ),

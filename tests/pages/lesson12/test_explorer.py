@@ -25,8 +25,8 @@ from course_pages.lesson12.explorer import (
 
 @pytest.mark.parametrize("shape", [(2, 2, 4), (4, 2, 2)])
 def test_the_table_holds_what_the_library_predicts(shape: tuple[int, int, int]) -> None:
-    pipe, data, tensor = shape
-    setup = Setup(zoo.GPT3_13B, BATCH, precision="mixed", micro_batch=1, pipeline=pipe, data=data, tensor=tensor)
+    pipeline, data, tensor = shape
+    setup = Setup(zoo.GPT3_13B, BATCH, precision="mixed", micro_batch=1, pipeline=pipeline, data=data, tensor=tensor)
     for stage, found in enumerate(cube_table()["sent"]["GPT-3 13B"]["-".join(map(str, shape))]):
         for axis, account in predict.rank_traffic(setup, stage).items():
             total = int(account.total_bytes)
@@ -43,17 +43,17 @@ def test_seconds_of_computing_are_the_steps_flops_over_all_ranks() -> None:
 
 def test_groups_are_the_meshs_in_every_order() -> None:
     for order, axes in ORDERS.items():
-        mesh = Mesh({axis: {"pipe": 2, "data": 4, "tensor": 2}[axis] for axis in axes})
+        mesh = Mesh({axis: {"pipeline": 2, "data": 4, "tensor": 2}[axis] for axis in axes})
         for rank, groups in enumerate(cube_table()["groups"][order]["2-4-2"]):
             assert groups == {axis: mesh.group_of(rank, axis) for axis in axes}
-        assert cube_table()["stage"][order]["2-4-2"] == [mesh.coordinates(rank)["pipe"] for rank in range(8)]
+        assert cube_table()["stage"][order]["2-4-2"] == [mesh.coordinates(rank)["pipeline"] for rank in range(8)]
 
 
 def test_tensor_slowest_is_the_dearest_order() -> None:
     """All of its all-reduces go over the network, which is 12 times slower."""
     explorer = CubeExplorer(model="GPT-3 13B", tensor=4, machine=4)
     inside = explorer.costs["tensor"]
-    explorer.order = "tensor, pipe, data"
+    explorer.order = "tensor, pipeline, data"
     group, torn, took = explorer.costs["tensor"]
     assert (inside[1], torn) == (False, True) and len(group) == 4
     assert float(took) == pytest.approx(float(inside[2]) * INSIDE / ACROSS)
@@ -72,7 +72,7 @@ def test_a_table_is_no_burden_and_is_made_once() -> None:
 def test_the_picture_tells_who_meets_whom() -> None:
     told = CubeExplorer(rank=5)._told()
     assert told.startswith("16 ranks, 4 in a machine. Rank 5 computes for ")
-    assert "and talks along pipe with 13 (over the network, " in told
+    assert "and talks along pipeline with 13 (over the network, " in told
     assert "along data with 1 (over the network, " in told and "along tensor with 4, 6, 7 (inside its machine, " in told
 
 

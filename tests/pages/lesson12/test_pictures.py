@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgba
 from course_lib.parallel.mesh import Mesh
 from course_pages.lesson12.pictures import groups_along, in_machines
 
-CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
+CUBE = Mesh({"pipeline": 2, "data": 2, "tensor": 2})
 
 
 def test_every_rank_is_drawn_once_along_each_axis_and_groups_are_told() -> None:
@@ -19,12 +19,12 @@ def test_every_rank_is_drawn_once_along_each_axis_and_groups_are_told() -> None:
         assert sorted(text.get_text() for text in axes.texts) == [str(rank) for rank in range(8)]
         assert len(axes.lines) == 4
         assert len(axes.patches) == 2  # machines
-    assert [axes.get_title() for axes in picture.figure.axes] == ["along tensor", "along data", "along pipe"]
+    assert [axes.get_title() for axes in picture.figure.axes] == ["along tensor", "along data", "along pipeline"]
     assert "along data: 0-2, 1-3, 4-6, 5-7" in picture.alt
 
 
 def test_no_two_ranks_share_a_place() -> None:
-    for axes in groups_along(Mesh({"pipe": 4, "data": 3, "tensor": 4}), caption="c").figure.axes:
+    for axes in groups_along(Mesh({"pipeline": 4, "data": 3, "tensor": 4}), caption="c").figure.axes:
         places = [text.get_position() for text in axes.texts]
         distances = [abs(complex(*a) - complex(*b)) for i, a in enumerate(places) for b in places[:i]]
         assert len(places) == 48 and min(distances) > 0.1
@@ -32,8 +32,8 @@ def test_no_two_ranks_share_a_place() -> None:
 
 @pytest.mark.parametrize(("machine", "machines"), [(4, 4), (8, 2)])
 def test_each_machine_has_a_plate_with_its_ranks_on_it(machine: int, machines: int) -> None:
-    mesh = Mesh({"pipe": 2, "data": 2, "tensor": 4})
-    colors = {"tensor": "red", "data": "green", "pipe": "blue"}
+    mesh = Mesh({"pipeline": 2, "data": 2, "tensor": 4})
+    colors = {"tensor": "red", "data": "green", "pipeline": "blue"}
     picture = in_machines(mesh, machine, 5, colors, caption="c", alt="a")
     (axes,) = picture.figure.axes
     at = {int(text.get_text()): text.get_position() for text in axes.texts if text.get_text().isdigit()}
@@ -51,7 +51,7 @@ def test_each_machine_has_a_plate_with_its_ranks_on_it(machine: int, machines: i
     ("mesh", "ranks_per_node", "message"),
     [
         (Mesh({"data": 2}), None, "shows three axes"),
-        (Mesh({"pipe": 2, "data": 2, "tensor": 8}), None, "1 to 4 ranks"),
+        (Mesh({"pipeline": 2, "data": 2, "tensor": 8}), None, "1 to 4 ranks"),
         (CUBE, 2, "a layer of this mesh has 4 ranks"),
     ],
 )

@@ -29,7 +29,7 @@ def test_waits_are_known_by_their_axis_and_passes_take_their_time() -> None:
     for rank in range(4):
         waits = Counter(event.name for event in record.of(rank, "wait"))
         assert waits["all_reduce along tensor"] == 2 * 2 * 4 + (2 if rank >= 2 else 0)  # the last stage: the logits
-        assert waits["recv along pipe"] >= 2
+        assert waits["recv along pipeline"] >= 2
         assert not any("along data" in name for name in waits if not name.startswith("all_reduce"))
         spent = Counter[str]()
         for event in record.of(rank, "compute"):

@@ -35,7 +35,7 @@ def test_there_are_ten_shapes_of_eight_ranks() -> None:
 
 def test_bytes_belong_to_the_axis_that_leads_to_their_rank_and_idle_time_to_a_pipeline() -> None:
     found = numbers_of(CUBE, [met(rank, late=1.0 if rank >= 4 else 0.0) for rank in range(8)])
-    assert found.sent == {"pipe": 41, "data": 21, "tensor": 11} and found.sent_in_all == 73
+    assert found.sent == {"pipeline": 41, "data": 21, "tensor": 11} and found.sent_in_all == 73
     assert found.held == 100
     assert float(found.bubble) == pytest.approx(1 / 4)  # 3 of 4 seconds, on each of two stages
     assert numbers_of((1, 2, 4), [met(rank) for rank in range(8)]).bubble == 0
@@ -48,7 +48,7 @@ def test_the_loss_that_is_furthest_off_is_found_on_any_rank() -> None:
 
 
 def numbers(sent: int, held: int, bubble: float = 0.0) -> Numbers:
-    return Numbers({"data": Bytes(sent), **({"pipe": Bytes(sent)} if bubble else {})}, Bytes(held), Ratio(bubble))
+    return Numbers({"data": Bytes(sent), **({"pipeline": Bytes(sent)} if bubble else {})}, Bytes(held), Ratio(bubble))
 
 
 FORMULA = {(1, 8, 1): numbers(1000, 4000), (2, 4, 1): numbers(500, 3000, 1 / 3), (4, 2, 1): numbers(200, 2000, 0.6)}
@@ -58,19 +58,19 @@ MEASURED = {(1, 8, 1): numbers(1010, 4000), (2, 4, 1): numbers(450, 3030, 0.4), 
 def test_the_table_has_what_was_measured_before_what_was_predicted() -> None:
     text = repr(ShapesTable(FORMULA, MEASURED, dict.fromkeys(FORMULA, 5e-7)))
     assert "0 / 0" in text.splitlines()[1] and "40% / 33%" in text and "5e-07" in text
-    assert text.splitlines()[1].count("–") == 3  # no pipe, no tensor, no bubble
+    assert text.splitlines()[1].count("–") == 3  # no pipeline, no tensor, no bubble
     assert "1 / 1" in text.splitlines()[1]
 
 
 def test_the_worst_of_each_kind_is_named_with_its_shape() -> None:
     found = furthest_off(FORMULA, MEASURED)
-    assert found == {"along data": (2, 4, 1), "along pipe": (2, 4, 1), "held": (2, 4, 1), "idle": (2, 4, 1)}
-    assert MEASURED[2, 4, 1].kinds == {"along data": 450, "along pipe": 450, "held": 3030, "idle": 0.4}
+    assert found == {"along data": (2, 4, 1), "along pipeline": (2, 4, 1), "held": (2, 4, 1), "idle": (2, 4, 1)}
+    assert MEASURED[2, 4, 1].kinds == {"along data": 450, "along pipeline": 450, "held": 3030, "idle": 0.4}
     assert "idle" not in MEASURED[1, 8, 1].kinds
 
 
 def record() -> RankTimeline:
-    names = ["forward", "all_reduce along tensor", "recv along pipe", "backward", "all_reduce along data", "update"]
+    names = ["forward", "all_reduce along tensor", "recv along pipeline", "backward", "all_reduce along data", "update"]
     kinds = {True: "wait", False: "compute"}
     return RankTimeline(
         [

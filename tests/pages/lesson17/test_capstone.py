@@ -24,7 +24,7 @@ from course_pages.lesson17.capstone import Layout, Line, Training
 
 SMALL = Training(GPTConfig(4, 32, 4, 256, 32), steps=3, dtype="float64")
 METERED = Training()
-AGAIN = [Layout(pipe=2, recompute="full"), Layout(tensor=2, recompute="full"), Layout(tensor=2, recompute="selective")]
+AGAIN = [Layout(pipeline=2, recompute="full")] + [Layout(tensor=2, recompute=how) for how in ("full", "selective")]
 
 
 def every_layout(training: Training, world_size: int) -> list[Layout]:
@@ -72,7 +72,7 @@ def test_bytes_at_the_peak_and_bytes_sent_are_within_five_percent(world_size: in
     runs = ranks.run(two_metered_steps, METERED, layouts, world_size=world_size, diagnose=False)
     for layout, (before, met) in zip(layouts, runs[0], strict=True):
         setup, peaks = METERED.setup(layout), list(map(min, before["peak"], met["peak"]))
-        stages = [layout.mesh.coordinates(rank)["pipe"] for rank in range(world_size)]
+        stages = [layout.mesh.coordinates(rank)["pipeline"] for rank in range(world_size)]
         assert peaks == pytest.approx([machine.predict_peak(setup, stage) for stage in stages], rel=0.05), layout
         due = [machine.messages(setup, stage)[1] for stage in stages]
         assert met["sent"] == pytest.approx(due, rel=0.05), layout
@@ -84,7 +84,7 @@ def test_a_run_that_is_killed_goes_on_with_other_ranks_in_another_layout(tmp_pat
     """Four ranks, two stages of two replicas, die by SIGKILL; two ranks with ZeRO-3 end on one process's loss."""
     training = replace(SMALL, steps=12)
     options = ["--config", '{"width": 32, "context": 32}', "--steps", "12", "--every", "3", "--dtype", "float64"]
-    agent = capstone.start(tmp_path, Layout(pipe=2, data=2, zero=1), *options, "--pause-s", "0.2")
+    agent = capstone.start(tmp_path, Layout(pipeline=2, data=2, zero=1), *options, "--pause-s", "0.2")
     wait_for(tmp_path, 7, agent)
     kill(agent)
     first = capstone.said(tmp_path)
@@ -136,7 +136,7 @@ def test_checkpoints_are_not_overwritten_by_a_new_run_nor_read_by_other_tensor_r
     assert "loss" in ranks.run(again, Layout(data=2), False, world_size=2)[0]
     assert "give --resume" in ranks.run(again, Layout(data=2), False, world_size=2)[0]
     assert "load with tensor=1" in ranks.run(again, Layout(tensor=2), True, world_size=2)[0]
-    assert ranks.run(again, Layout(pipe=2), True, world_size=2)[0] == "[]"
+    assert ranks.run(again, Layout(pipeline=2), True, world_size=2)[0] == "[]"
 
 
 PACE = machine.Pace(1e-4, 2e-4, 5e-5, 1e10, 1e-9, 2e-9, Link(Seconds(1e-4), 1e-9), Link(Seconds(5e-5), 5e-10))
@@ -160,7 +160,7 @@ def test_there_are_at_most_twelve_legal_layouts_and_the_quickest_is_first() -> N
 def test_cores_are_shared_by_what_works_and_not_by_what_waits() -> None:
     """With a core for each rank replicas beat a pipeline, whose ranks wait; on one core all have the same work."""
     still = PACE._replace(launch_s=0.0, link=machine.FREE, handling=machine.FREE, update_s=0.0, zero_update_s=0.0)
-    replicas, pipe = (Training().setup(layout) for layout in (Layout(data=4), Layout(pipe=4)))
+    replicas, pipe = (Training().setup(layout) for layout in (Layout(data=4), Layout(pipeline=4)))
     for cores, slower in ((4, 1 + 3 / 4), (1, 1.0)):
         there = machine.Machine(cores, {4: still})
         last = machine.busy(pipe, 3, still) / (machine.busy(replicas, 0, still))  # the head is the last stage's alone
@@ -178,7 +178,7 @@ def test_messages_are_as_many_as_the_ranks_make() -> None:
 
 def test_small_messages_are_counted() -> None:
     """Who had gradients, with ZeRO; the loss; the tied table's gradient, which goes from one end to the other."""
-    zero, stages = (Training().setup(each) for each in (Layout(data=4, zero=1), Layout(pipe=2, data=2)))
+    zero, stages = (Training().setup(each) for each in (Layout(data=4, zero=1), Layout(pipeline=2, data=2)))
     assert machine.messages(zero, 0)[0] == 6 + 2 * 6
     assert machine.messages(stages, 0)[0] == 2 + 2 + 2 + 2 + 1  # the stream of two micro-batches, three sums, the table
 
@@ -216,7 +216,7 @@ def test_a_container_has_the_cores_that_its_time_is_worth(tmp_path: Path) -> Non
 
 
 def test_stages_of_different_length_are_not_offered() -> None:
-    assert not machine.is_legal(replace(Training(), config=replace(Training().config, layers=5)), Layout(pipe=2))
+    assert not machine.is_legal(replace(Training(), config=replace(Training().config, layers=5)), Layout(pipeline=2))
 
 
 @pytest.mark.slow
