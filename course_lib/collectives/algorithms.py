@@ -148,7 +148,7 @@ def all_to_all(tensor: Num[Tensor, "rows *rest"], group: Group = None) -> Num[Te
     _check_rows(tensor)
     outgoing = tensor.detach().contiguous().tensor_split(world_size)
     incoming = tensor.new_empty(world_size, *outgoing[rank].shape)  # from each rank, its part number `rank`
-    incoming[rank].copy_(outgoing[rank])  # what a rank has for itself is not sent
+    incoming[rank].copy_(outgoing[rank])  # a rank does not send its own part
     execute(schedules.all_to_all(world_size, rank), outgoing, incoming.unbind(), group=group)
     return incoming.flatten(0, 1)
 

@@ -139,7 +139,7 @@ def reduce_scatter_async(summand: Tensor, dim: int, group: Group = None) -> Call
 
 
 def all_to_all(part: Tensor, cut: int, joined: int, group: Group = None) -> Tensor:
-    """Cut along one dim, send piece r to rank r, and join the pieces that come along another."""
+    """Cut along dim `cut`, send piece r to rank r, and join the received pieces along dim `joined`."""
     pieces = torch.stack([piece.contiguous() for piece in part.chunk(divided(part, cut, group), cut)])
     received = torch.empty_like(pieces)
     dist.all_to_all_single(received, pieces, group=group)
@@ -149,7 +149,7 @@ def all_to_all(part: Tensor, cut: int, joined: int, group: Group = None) -> Tens
 def own_part(whole: Tensor, dim: int, group: Group = None, blocks: int = 1) -> Tensor:
     """A copy of this rank's part along `dim` (a view would keep the whole alive).
 
-    With `blocks`, of each of so many equal blocks along `dim`: queries, keys and values are three blocks of one weight.
+    With `blocks`, the part of each of so many equal blocks along `dim`: q, k and v are three blocks of one weight.
 
     Raises:
         ValueError: the dim, or a block of it, does not divide by the number of ranks.
@@ -162,7 +162,7 @@ def divided(tensor: Tensor, dim: int, group: Group = None, blocks: int = 1) -> i
     """The number of ranks of the group, which must divide the dim.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the ranks do not divide the dim.
     """
     ranks, size = dist.get_world_size(group), tensor.shape[dim]
     if size % (ranks * blocks):

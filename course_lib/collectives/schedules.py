@@ -55,7 +55,7 @@ def broadcast(world_size: int, rank: int, root: int = 0) -> Schedule:
     rounds = []
     for exponent in reversed(range((world_size - 1).bit_length())):  # ceil(log2 p) exponents
         step = 2**exponent
-        sends = position % (2 * step) == 0 and position + step < world_size  # it has the tensor, and somebody is there
+        sends = position % (2 * step) == 0 and position + step < world_size  # has the tensor, and its child exists
         receives = position % (2 * step) == step
         rounds.append(
             Round(
@@ -73,7 +73,7 @@ def reduce(world_size: int, rank: int, root: int = 0) -> Schedule:
             tuple(Send(receive.source) for receive in each.receives),
             tuple(Receive(send.to, add=True) for send in each.sends),
         )
-        for each in reversed(broadcast(world_size, rank, root))  # the film of the broadcast, backwards
+        for each in reversed(broadcast(world_size, rank, root))  # the broadcast's rounds, last one first
     ]
 
 

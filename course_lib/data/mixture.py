@@ -11,7 +11,7 @@ class Mixture:
     After any t samples a source with share s has given floor(s·t) or ceil(s·t). Random draws are off by about √t.
     Rounding s·t anew for each t (largest remainders) is as close and no order at all: a source may have to take a
     sample back. The quota method gives sample t to the source with the largest weight / (given + 1) among those that
-    are still below their share of t + 1. Weights' sum is its period, and one period is all that is stored.
+    are still below their share of t + 1. The period is the sum of the weights, and one period is all that is stored.
 
     Args:
         weights: whole numbers: (60, 22, 18) is percent, and so is (0.6, 0.22, 0.18) times 100.
@@ -35,7 +35,7 @@ class Mixture:
             given[source] += 1
 
     def at(self, t: int) -> tuple[int, int]:
-        """The source of sample t, and which of the source's own samples that is."""
+        """The source of sample t, and the sample's number among those of this source."""
         periods, turn = divmod(t, self.period)
         source, before = self._turns[turn]
         return source, periods * self.weights[source] + before

@@ -33,7 +33,7 @@ def permuted(places: npt.ArrayLike, n: int, *key: int) -> Int[np.ndarray, " plac
 
     Args:
         places: whole numbers from 0 to n - 1.
-        n: how many samples there are.
+        n: the number of samples.
         key: whole numbers, such as seed and epoch; another key is another shuffle.
 
     Raises:
@@ -54,7 +54,7 @@ def permuted(places: npt.ArrayLike, n: int, *key: int) -> Int[np.ndarray, " plac
     while outside.any():
         left, right = numbers[outside] >> half, numbers[outside] & low
         for secret in secrets:
-            # `scramble` is written for one integer, and does for arrays.
+            # `scramble` is written for one integer, and works for arrays.
             left, right = right, left ^ (scramble(right ^ secret) & low)  # type: ignore[arg-type]
         numbers[outside] = left << half | right
         outside = numbers >= n
@@ -66,7 +66,7 @@ class Order:
     """Every sample once in each epoch, each epoch in another order.
 
     Attributes:
-        n: samples.
+        n: number of samples.
         batch: samples of one step, over all ranks.
         seed: names the order.
 
@@ -85,9 +85,9 @@ class Order:
     def of(self, step: int, rank: int = 0, world_size: int = 1) -> Int[np.ndarray, " rows"]:
         """The samples of this rank in this step: every `world_size`-th row of the batch. Ranks send nothing.
 
-        The rows of all ranks together are the same batch, whatever the world size. Where that does not divide the
-        batch, some ranks have a row more than others; a mean over ranks must weigh them. ValueError for a rank that
-        there is not.
+        The rows of all ranks together are the same batch, whatever the world size. Where the size does not divide the
+        batch, some ranks have a row more than others; a mean over ranks must weigh them. ValueError for a rank
+        outside of the world.
         """
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank} of {world_size}: give 0 to {world_size - 1}")

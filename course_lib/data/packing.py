@@ -1,4 +1,4 @@
-"""Packing: documents of any length in rows of one length, and what keeps them apart inside of a row.
+"""Packing: documents of any length in rows of one length, and the mask that keeps them apart inside of a row.
 
 Three documents, the last of them cut off where the row ends:
 
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     """A row of a stream of documents; both tensors have one number for each of its tokens.
 
     Attributes:
-        document_S: which document the token belongs to.
+        document_S: number of the document that the token belongs to.
         position_S: the token's place in its document, which may have begun in an earlier row.
     """
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 def packed_row(lengths: npt.ArrayLike, sample: int, seq: int) -> Row:
     """Row number `sample`, of `seq` tokens, of documents of these lengths, put end to end. No token is filled in.
 
-    Found by bisection, so any row costs the same, and the row's number is all that a restart needs.
+    The row is found by bisection: any row costs the same, and its number is all that a restart needs.
 
     Raises:
         ValueError: the documents end before this row does, or the row's number is below 0.
@@ -48,9 +48,9 @@ def packed_row(lengths: npt.ArrayLike, sample: int, seq: int) -> Row:
 
 
 def document_mask(document_S: Int[Tensor, " seq"]) -> Bool[Tensor, "seq seq"]:
-    """Who may attend to whom: token q to k of the same document, k not after q. A row of S tokens costs S² bytes.
+    """The attention mask: token q attends to k of the same document, k not after q. A row of S tokens costs S² bytes.
 
-    Handed to `scaled_dot_product_attention` as `attn_mask`.
+    Pass the mask to `scaled_dot_product_attention` as `attn_mask`.
     """
     same_SS = document_S[:, None] == document_S[None, :]
     return same_SS.tril()

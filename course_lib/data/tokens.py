@@ -50,7 +50,7 @@ class TokenFile:
         self._samples = np.lib.stride_tricks.sliding_window_view(self.tokens, length + 1)[::length]  # no copy
 
     def __len__(self) -> int:
-        """How many samples; what is left at the end is too short for one more."""
+        """Number of samples; the tokens left at the end are too few for one more."""
         return (len(self.tokens) - 1) // self.length
 
     def rows(self, samples: npt.ArrayLike) -> Int[Tensor, "rows tokens"]:

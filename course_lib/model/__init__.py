@@ -1,1 +1,1 @@
-"""What is trained, on what, and where: the small GPT, published shapes, text, seeds, and named GPUs."""
+"""Models, their data and their devices: the small GPT, published shapes, text, seeds, and named GPUs."""

@@ -89,9 +89,9 @@ def read(model: GPT, tokens: Int[Tensor, "batch new"], cache: KVCache) -> Float[
     """Logits behind each of the new tokens, which join the cache.
 
     Args:
-        model: without dropout, or in `eval()`.
+        model: a GPT without dropout, or in `eval()`.
         tokens: a whole prompt, or one token a sequence, behind those in the cache.
-        cache: of the tokens before; it grows.
+        cache: the keys and values of the tokens before; `read` adds the new ones.
 
     Raises:
         ValueError: more tokens than the model's context or the cache has room for.
@@ -137,7 +137,7 @@ def generate(model: GPT, prompt: Int[Tensor, "batch seq"], new: int, cache: KVCa
 def speculate(
     model: GPT, draft: GPT, prompt: Int[Tensor, "1 seq"], new: int, ahead: int
 ) -> tuple[Int[Tensor, "1 new"], int]:
-    """The tokens of `generate`, and how many passes `model` took for them behind the prompt's: fewer, because `draft`
+    """The tokens of `generate`, and the number of passes of `model` behind the prompt's: fewer, because `draft`
     writes `ahead` tokens and one pass reads them all.
 
     Source: Leviathan et al. 2023, for the most probable token in the place of a drawn one.
@@ -153,6 +153,6 @@ def speculate(
         right = int((best[:, :-1] == drafted).long().cumprod(1).sum())  # behind a wrong one, nothing counts
         text = torch.cat([text, best[:, : right + 1]], 1)  # the model's own next token comes for free
         for cache in caches:
-            cache.length = min(cache.length, length + right)  # forget what was wrong
+            cache.length = min(cache.length, length + right)  # forget the wrong drafts
         passes += 1
     return text[:, prompt.shape[1] : wanted], passes

@@ -41,7 +41,7 @@ class ExpertConfig:
         capacity_factor: an expert's places over its equal share of all choices; None: no choice is dropped.
 
     Raises:
-        ValueError: a size is no positive integer, a token goes to more experts than there are, or no capacity.
+        ValueError: a size is no positive integer, `top_k` is above `experts`, or `capacity_factor` is not positive.
     """
 
     width: int
@@ -95,7 +95,7 @@ class Routing:
     of the ranks that share the experts. There both losses are this rank's term of a sum over the group's ranks.
 
     Attributes:
-        choice: the router's, for this rank's tokens.
+        choice: the router's choice for this rank's tokens.
         kept_Tk: whether a choice found a place.
         first_E: number of the group's tokens with each expert as their first choice.
         tokens: number of the group's tokens.
@@ -162,8 +162,8 @@ class BiasedRouter(Router):
     Source: DeepSeek-AI 2024 (DeepSeek-V3), §2.1.2, with a rate of 0.001, there on sigmoids where we have a softmax.
 
     Attributes:
-        bias_E: what is added to each expert's probability; 0 at first. It is saved with the weights, and has no
-            gradient. It stays in 32 bits when `.to` or `dtype` gives the layer 16 (not when `materialize` does).
+        bias_E: the number added to each expert's probability; 0 at first. The bias is saved with the weights, has no
+            gradient, and stays in 32 bits when `.to` or `dtype` gives the layer 16 (not when `materialize` does).
     """
 
     bias_E: Tensor
@@ -194,12 +194,12 @@ class ExpertMLP(nn.Module):
 
     Args:
         seed: names the initial weights: N(0, 0.02), drawn in fp32.
-        dtype, device: of the parameters.
+        dtype, device: those of the parameters.
         router: `Router`, or `BiasedRouter` for balance without a loss.
 
     Attributes:
         up_EDF, down_EFD: the experts' weights.
-        routing: the last forward pass's.
+        routing: the routing of the last forward pass.
     """
 
     routing: Routing
@@ -237,7 +237,7 @@ def find_places(
 ) -> Bool[Tensor, "tokens choices"]:
     """Mark the choices that find a place: an expert takes all first choices, then all second ones, in token order.
 
-    Source: Lepikhin et al. 2020 (GShard), algorithm 1, without its dice: a second choice is always sent.
+    Source: Lepikhin et al. 2020 (GShard), algorithm 1, without its random draw: a second choice is always sent.
     """
     if capacity is None:
         return torch.ones_like(experts_Tk, dtype=torch.bool)

@@ -1,6 +1,6 @@
 """The one small GPT of this course: tokens in, logits or a loss out, short enough to read in one sitting.
 
-It is GPT-2's architecture with four switches (norm, positions, biases, tied head). Attention is written out by
+The architecture is GPT-2's, with four switches (norm, positions, biases, tied head). Attention is written out by
 default, so that every multiplication can be counted and every saved tensor can be pointed at; `attention="fused"` hands
 the same sum to PyTorch's kernel.
 
@@ -41,10 +41,10 @@ class GPTConfig:
         ffn_width: hidden width of the MLP in features.
         norm: "layernorm", or "rmsnorm" (no mean, no bias; Zhang and Sennrich 2019).
         positions: "learned" (a table of `context` vectors), "rotary" (no parameters; Su et al. 2021), or "none".
-        bias: whether linear layers and LayerNorms have one. The head never has.
+        bias: whether linear layers and LayerNorms have a bias. The head never has one.
         tied: whether the head uses the token embedding's matrix.
         dropout: probability of zeroing an activation in training.
-        attention: "explicit" (written out), "fused" (`scaled_dot_product_attention`), or "tiled" (lesson 16's).
+        attention: "explicit" (written out), "fused" (`scaled_dot_product_attention`), or "tiled" (`tiled_attention`).
 
     Raises:
         ValueError: a size is not a positive integer, heads do not divide the width, rotary positions meet an odd head
@@ -107,7 +107,7 @@ class GPT(nn.Module):
     Args:
         seed: names the initial weights.
         device: where the parameters live; "meta" gives shapes without memory (and without values).
-        dtype: of the parameters; values are drawn in fp32 and rounded.
+        dtype: that of the parameters; values are drawn in fp32 and rounded.
 
     Raises:
         ValueError: `config` is not a `GPTConfig`.

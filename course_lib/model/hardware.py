@@ -22,7 +22,7 @@ class GPU:
     """One accelerator's memory and peak rates.
 
     Attributes:
-        name: as sold.
+        name: the name under which the card is sold.
         memory: bytes on the card, as its maker counts them.
         usable: bytes that a process sees, CUDA's own among them: PyTorch's "total capacity" in out-of-memory messages
             that users quote in issues on GitHub, 2021 to 2026. Drivers differ by 1 %; this is the least found.

@@ -21,7 +21,7 @@ class Lexicon(TextSource):
     Frequent words are short: 2 letters, and one more for each 3.2 doublings of the rank. A space ends a word, and a
     window begins with one, so its reader knows where the first word begins.
 
-    `seed` is the spelling's; the draws of words belong to `batch`. Zipf's exponent is about 1 in real text.
+    `seed` fixes the spellings; `batch` draws the words. Zipf's exponent is about 1 in real text.
 
     Raises:
         ValueError: no word or more than a million, or an exponent that is not positive.
@@ -56,7 +56,7 @@ class Lexicon(TextSource):
         how many times fewer words begin with it than without it. On average no model can lose less.
 
         Raises:
-            ValueError: the window does not begin with a space, or holds what is no word.
+            ValueError: the window does not begin with a space, or holds a string that is no word.
         """
         if window[:1] != b" ":
             raise ValueError(

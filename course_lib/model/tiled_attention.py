@@ -1,7 +1,7 @@
 """Attention tile by tile: exact, and without the S × S scores in memory, forward or backward.
 
 A softmax needs the largest score and the sum of all of a row before it gives one weight, or so it seems. But a row can
-be read piece by piece, if what was added so far is scaled again whenever a larger score turns up (Milakov and
+be read piece by piece, if the sum so far is scaled again whenever a larger score turns up (Milakov and
 Gimelshein 2018):
 
     a row of scores      1  3 │ 2  5 │ 4  0          top       the largest so far           3 → 5 → 5
@@ -41,7 +41,7 @@ def tiled_attention(
 
     With `causal` the queries are the last ones: query i sees the keys up to i + M - N. A query that sees no key gets 0,
     and so does its gradient. Sums are at least fp32. The backward pass needs the output and one number a query besides
-    its arguments. It has no second derivative, and `autocast` changes nothing inside (a `CastPolicy` does).
+    its arguments. There is no second derivative, and `autocast` changes nothing inside (a `CastPolicy` does).
 
     Args:
         q, k, v: dims before the last two are batch and heads, alike in all. A cache's k and v may have fewer bits.
@@ -49,7 +49,7 @@ def tiled_attention(
         rows, columns: queries and keys of a tile; sizes need not be multiples.
 
     Raises:
-        ValueError: shapes do not fit, numbers are no floating-point ones, or a tile is empty.
+        ValueError: shapes do not fit, a dtype is not floating-point, or a tile is empty.
 
     Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
     """

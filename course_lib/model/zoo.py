@@ -35,7 +35,7 @@ class LatentAttention:
     """DeepSeek's attention: queries, and keys with values, pass through a narrow vector that has a norm.
 
     Attributes:
-        heads: of queries, keys and values.
+        heads: number of heads, the same for queries, keys and values.
         query_rank, kv_rank: features of the narrow vector of queries, and of that of keys and values.
         plain: features of a head's query and key that positions leave alone.
         turned: features that positions turn; the key's are the same for all heads.
@@ -80,7 +80,7 @@ class Architecture:
             (Transformer-XL).
         tied: whether the head uses the token embedding's matrix.
 
-    Its norms are RMSNorms, and nothing in it has a bias.
+    All norms are RMSNorms, and no layer has a bias.
     """
 
     layers: int
@@ -106,7 +106,7 @@ class Architecture:
 
     @property
     def attention(self) -> GroupedAttention:
-        """Its heads."""
+        """The heads of queries, and of keys and values."""
         return GroupedAttention(self.heads, self.kv_heads, self.head_width)
 
 
@@ -115,11 +115,11 @@ class ExpertModel:
     """The shape of a model with experts. Encoder and decoder count together where there are two.
 
     Attributes:
-        name: as its authors call it.
+        name: the authors' name for the model.
         layers, width: number of blocks, features of a token.
-        expert_layers: how many blocks have experts in place of their MLP.
-        experts: in each such layer.
-        top_k: to how many of them a token goes.
+        expert_layers: number of blocks that have experts in place of their MLP.
+        experts: number of experts in each such layer.
+        top_k: number of experts that a token goes to.
         expert_hidden: hidden features of an expert.
         gated: whether an MLP, and an expert, has a third matrix.
         dense_hidden: hidden features of the other blocks' MLP.
@@ -130,7 +130,7 @@ class ExpertModel:
         router_bias: whether each expert has a number that is added to its score.
         source: where the shape was read.
         context: sequence length of (the main part of) training; None where it was not read.
-        two_streams: whether half of the blocks are an encoder's, the others a decoder's, which look at it, too.
+        two_streams: whether half of the blocks are an encoder's, half a decoder's, which also attend to the encoder.
     """
 
     name: str

@@ -32,7 +32,7 @@ _OVERFLOWS: dict[str, tuple[str, ...]] = {
     "fn": ("saturate", "nan"),
     "finite": ("saturate",),
 }
-"""What may become of a number that is too large; the first one is the default."""
+"""specials → the results that are allowed for a number that is too large; the first one is the default."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class FloatFormat:
     Attributes:
         exponent_bits: E, 1 to 11.
         fraction_bits: F, 0 to 52 (the leading 1 of a normal number is not stored).
-        bias: what is subtracted from the exponent field; 2^(E-1) - 1 if not given.
+        bias: the number that is subtracted from the exponent field; 2^(E-1) - 1 if not given.
         specials: "ieee": the top exponent means inf and nan. "fn": the topmost pattern alone means nan, and there is
             no inf. "finite": every pattern is a number.
-        overflow: what a number beyond `max` becomes after rounding: "inf", "nan" or "saturate" (the largest finite
+        overflow: the result of rounding a number beyond `max`: "inf", "nan" or "saturate" (the largest finite
             number, for infinities too). If not given, "inf" for "ieee" and "saturate" for the others, as torch 2.13
             casts. (Older torch casts to float8_e4m3fn give nan: overflow="nan".)
         name: for printing, like "bf16".
@@ -121,7 +121,7 @@ class FloatFormat:
     def spacing(self, x: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
         """Distance between neighbours at x (one *ulp*, unit in the last place): it doubles with every power of two.
 
-        Below `min_normal` it stays at `min_subnormal`, beyond `max` at that of `max`; for inf and nan it is nan.
+        Below `min_normal` the distance stays `min_subnormal`, beyond `max` that of `max`; for inf and nan it is nan.
         """
         x = self._working(x)
         return torch.where(x.isfinite(), self._spacing(x), torch.nan)
@@ -130,7 +130,7 @@ class FloatFormat:
     def round(
         self, x: Float[Tensor, "..."] | float, rounding: Rounding = "nearest", generator: torch.Generator | None = None
     ) -> Float[Tensor, "..."]:
-        """Each element replaced by a number of this format, rounded once.
+        """Round each element of x once, to a number of this format.
 
         The input is taken as it is: a float64 is not first rounded to float32. (torch's casts from float64 to 16 and
         8 bits do that, and in rare cases the two roundings together end at the other neighbour.)

@@ -45,7 +45,7 @@ def quantize(x: Float[Tensor, "..."], bits: int = 8, *, channel_dim: int | None 
         channel_dim: one scale for each index of this dim; None: one scale for the whole tensor.
 
     Raises:
-        ValueError: another number of bits, no such dim, an empty tensor, or inf, nan and what fp32 cannot hold in x.
+        ValueError: another number of bits, no such dim, an empty x, or inf, nan or a number beyond fp32 in x.
     """
     if bits not in (4, 8):
         raise ValueError(f"bits={bits} given; this grid has 8 or 4 bits (for 1 bit see `quantize_sign`)")
@@ -81,7 +81,7 @@ def quantize_sign(x: Float[Tensor, "..."], *, channel_dim: int | None = None) ->
     """Keep the sign of each element and one mean magnitude, for the whole tensor or for each channel.
 
     Raises:
-        ValueError: no such dim, an empty tensor, or inf, nan and what fp32 cannot hold in x.
+        ValueError: no such dim, an empty tensor, or inf, nan or a number beyond fp32 in x.
     """
     scale = _magnitude(x, channel_dim, partial(torch.mean, dtype=torch.float64)).float()  # sums of any size fit
     minus = x.flatten() < 0

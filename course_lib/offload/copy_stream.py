@@ -47,7 +47,7 @@ class BandwidthLimit:
 
 
 class CopyStream:
-    """Copies by a thread of its own, in the order of the requests, at `bytes_per_s` (None: at the machine's own).
+    """Copies by a thread of its own, in the order of the requests, at `bytes_per_s` (None: the machine's speed).
 
     Attributes:
         carried: bytes that have arrived so far.

@@ -37,7 +37,7 @@ class Disk:
 
     Attributes:
         facts: the facts of the last `commit`.
-        read_bytes, written_bytes: so far.
+        read_bytes, written_bytes: bytes read and written so far.
 
     Raises:
         ValueError: a file is missing or has another size than when it was committed, or a bandwidth is not positive.
@@ -81,7 +81,7 @@ class Disk:
         self._writes.append(self._threads.submit(self._write, file, vector, time.perf_counter()))
 
     def commit(self, **facts: Any) -> None:
-        """Wait for all writes, and commit them with some facts that JSON can hold; messages leave out `_` ones.
+        """Wait for all writes, and commit them with facts that JSON can hold; error messages omit those named `_…`.
 
         Raises:
             OSError: a write has failed, because the disk is full, say. The step before is still committed.

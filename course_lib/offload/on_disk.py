@@ -162,7 +162,7 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
 
     Args:
         module: loads the weights on the disk, if there are any; else its own weights are written.
-        disk: this model's own.
+        disk: a disk that no other model uses.
         prefetch: read the next unit while one computes.
         units: the modules that are loaded one at a time; None for the children of all ModuleLists.
         adamw: keyword arguments of `torch.optim.AdamW` (not `amsgrad`).
@@ -245,7 +245,7 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
     def _forget(self) -> None:
         """Undo the backward pass, in the model and on the disk."""
         self._backward = "none"
-        self.disk.discard()  # what was written since the last commit
+        self.disk.discard()  # all writes since the last commit
         for unit in self.units:
             unit.forget_and_find()
 

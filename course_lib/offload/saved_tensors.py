@@ -97,7 +97,7 @@ class _File:
 
 
 def _write(folder: _Folder, min_bytes: int, tensor: Tensor) -> _Kept | _File:
-    """Write a tensor, but keep what is sparse, small or empty, or (a view of) a parameter, frozen or not."""
+    """Write a tensor; keep in memory a sparse, small or empty one, and (a view of) a parameter, frozen or not."""
     base = tensor if tensor._base is None else tensor._base
     if tensor.layout != torch.strided or tensor.nbytes < max(min_bytes, 1) or isinstance(base, nn.Parameter):
         return _Kept(tensor)

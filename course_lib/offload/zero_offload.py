@@ -42,12 +42,12 @@ class OffloadedAdamW:
     not updated, as in torch's own optimizers.
 
     Args:
-        model: in any precision; its parameters must not be assigned anew.
+        model: a module in any precision; its parameters must not be assigned anew.
         out, back: the copy streams to main memory and from there.
         delay_from: the number of the first step (from 0) whose gradients are applied one step later; None: every
             update ends within its own step. The paper waits 40 steps, until the loss falls slowly.
-        memory_bytes_per_s: of main memory, for `UPDATE_BYTES` a parameter in an update; None for the machine's own.
-        adamw: what `torch.optim.AdamW` takes.
+        memory_bytes_per_s: bandwidth of main memory, for `UPDATE_BYTES` a parameter in an update; None: the machine's.
+        adamw: keyword arguments of `torch.optim.AdamW`.
 
     Raises:
         ValueError: nothing to train, a negative `delay_from`, or a bandwidth that is not positive.
@@ -90,7 +90,7 @@ class OffloadedAdamW:
         self.steps += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients that no `step` has taken; they are in main memory, where the model's does not reach."""
+        """Forget the gradients that no `step` has taken; they are in main memory, out of reach of `model.zero_grad`."""
         for away in self._away:
             away.wait()
             away.take()

@@ -1,4 +1,4 @@
-"""Sharded checkpoints: every rank writes what it alone holds, and any number of ranks reads it again.
+"""Sharded checkpoints: every rank writes the shards that it alone holds, and any number of ranks reads them again.
 
     checkpoints = Checkpoints("runs/gpt", model, optimizer, scaler=scaler)       # all ranks, as all of the following
     start = checkpoints.resume()["step"]
@@ -8,7 +8,7 @@
             checkpoints.save(step + 1, wait=False)      # writes while training goes on
     checkpoints.wait()
 
-Who does what:
+The parts:
 
     Checkpoints               gathers the whole state, so that a run that resumes on as many ranks ends with the bits
                               of a run that never stopped
@@ -64,7 +64,7 @@ class Checkpoints:
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint must stay")
-        shards.saved_shards_of(model, optimizer)  # says so now, if they do not belong together
+        shards.saved_shards_of(model, optimizer)  # raises now, if model and optimizer do not belong together
         self.folder, self.model, self.optimizer, self.keep, self.others = Path(folder), model, optimizer, keep, others
         self.rule = optimizer.optimizer if isinstance(optimizer, ZeroOptimizer) else optimizer
         # a group of its own: a save in the background must not mix its messages into training
@@ -91,7 +91,7 @@ class Checkpoints:
         if step in self.steps():
             raise ValueError(f"step {step} is saved already; {self.folder} holds {self.steps()}")
         state = self._state() | {"position": {"step": step} | position}
-        state[f"random/{dist.get_rank()}"] = random_state()  # each rank's own dice
+        state[f"random/{dist.get_rank()}"] = random_state()  # each rank's own generators
         writer = AtomicCheckpointWriter(self.folder, step, self.keep)
         dcp: dict[str, Any] = {"storage_writer": writer, "planner": shards.SavePlanner(), "process_group": self.group}
         if wait:
@@ -122,7 +122,7 @@ class Checkpoints:
         shards.make_room(shards.saved_shards_of(self.model, self.optimizer), self.rule, metadata)
         state, own_random = self._state() | {"position": {}}, f"random/{dist.get_rank()}"
         if own_random in metadata.state_dict_metadata:
-            state[own_random] = {}  # asks for it
+            state[own_random] = {}  # an entry asks DCP for the object
         load(state, storage_reader=reader, planner=shards.LoadPlanner(), process_group=self.group)
         shards.restore(state, shards.saved_shards_of(self.model, self.optimizer), self.rule)
         for name, other in self.others.items():

@@ -1,7 +1,7 @@
 """Context parallelism: one long sequence on several ranks, and attention that sends keys and values around a ring.
 
-Everything in a block but attention works on each token alone, so each rank does it for its own tokens. Attention needs
-every earlier token's key and value: they go around the ring, and each rank adds what it sees to a softmax that it never
+Everything in a block but attention works on each token alone, so each rank computes its own tokens. Attention needs
+every earlier token's key and value: they go around the ring, and each rank adds its scores to a softmax that it never
 holds whole (online softmax: Milakov and Gimelshein 2018; ring: Liu et al. 2023).
 
 With a causal mask the order matters. Cut the sequence plainly, and the rank with the first tokens has nothing to do in
@@ -114,10 +114,10 @@ class _RingAttention(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, order: Order, group: Group) -> Tensor:
         ranks, rank, seq = dist.get_world_size(group), dist.get_rank(group), q.shape[-2]
-        wide = torch.promote_types(q.dtype, torch.float32)  # of the sums; what travels and what is kept is as given
+        wide = torch.promote_types(q.dtype, torch.float32)  # of the sums; sent and saved tensors keep the given dtype
         wide_q, travelling = q.to(wide), torch.stack([k, v])  # (2, B, H, s, K): one message
         out, log_sum = torch.zeros_like(wide_q), wide_q.new_full(q.shape[:-1], -torch.inf)  # (B, H, s, K), (B, H, s)
-        with without_autocast(q.device):  # it would narrow the products again
+        with without_autocast(q.device):  # autocast would narrow the products again
             for step in range(ranks):
                 coming = _start_hop(travelling, group) if step < ranks - 1 else None  # on its way while this computes
                 keys, values = travelling.to(wide)

@@ -28,7 +28,7 @@ from course_lib.collectives.operators import Group
 from course_lib.model.seeds import mix
 
 AllReduce = Callable[[Tensor, Group], dist.Work | None]
-"""Adds up a tensor over the group, in place. May return before it is done, with a handle to wait for."""
+"""A function that sums a tensor over the group, in place, and may return a handle before the sum is done."""
 
 
 def start_all_reduce(tensor: Tensor, group: Group) -> dist.Work | None:
@@ -46,7 +46,7 @@ _UNFINISHED = (
 class NaiveDataParallel(nn.Module):
     """After the backward pass, average the gradients one by one.
 
-    All ranks must construct it and call `synchronize`. Bytes sent by each rank and step, with a ring: 2(p-1)/p times
+    All ranks must wrap, and call `synchronize`. Bytes sent by each rank and step, with a ring: 2(p-1)/p times
     the gradients' bytes plus 4 for each parameter; one call per parameter that any rank used, and one before them.
 
     Args:
@@ -78,7 +78,7 @@ class NaiveDataParallel(nn.Module):
         yield
 
     def synchronize(self) -> None:
-        """Replace every gradient by its mean over the ranks. Call it after the backward pass, on all ranks.
+        """Replace every gradient by its mean over the ranks; call this after the backward pass, on all ranks.
 
         A rank that did not use a parameter counts as a gradient of 0; the gradient of one that no rank used stays None.
         """
@@ -105,7 +105,7 @@ class NaiveDataParallel(nn.Module):
 class BucketedDataParallel(NaiveDataParallel):
     """Average the gradients in buckets, each sent as soon as the backward pass has filled it.
 
-    All ranks must construct it and call `synchronize`. Bytes sent by each rank and step, with a ring: 2(p-1)/p times
+    All ranks must wrap, and call `synchronize`. Bytes sent by each rank and step, with a ring: 2(p-1)/p times
     the bytes of all `buckets`, which hold the gradients and one number per parameter; one call per bucket. Buckets are
     sent in the same order on every rank and `synchronize` sends those that never got full, so ranks that go through
     different branches of a model neither hang nor get a wrong mean.
@@ -160,7 +160,7 @@ class BucketedDataParallel(NaiveDataParallel):
     def synchronize(self) -> None:
         """Send the buckets that are not yet on their way, and wait until every gradient is its mean over the ranks.
 
-        Call it after the backward pass, on all ranks. Afterwards each `grad` is a view of its bucket, which the next
+        Call this after the backward pass, on all ranks. Afterwards each `grad` is a view of its bucket, which the next
         step overwrites: clone a gradient that you want to keep.
 
         Raises:
@@ -216,7 +216,7 @@ class BucketedDataParallel(NaiveDataParallel):
 
 
 class Bucket:
-    """The gradients of a few parameters in one flat buffer, and behind them how many ranks had a gradient of each.
+    """The gradients of a few parameters in one flat buffer; behind them, for each, the number of ranks that had one.
 
     A parameter that took part on no rank must keep `grad = None`: an optimizer with momentum or weight decay would
     move it on a gradient of zeros. The numbers behind the gradients tell, without a message of their own.
@@ -276,7 +276,7 @@ def plan_buckets(
 ) -> list[list[int]]:
     """Plan buckets: parameter numbers, in the order in which the backward pass finishes their gradients.
 
-    A bucket is closed as soon as it holds `bucket_bytes` or more (with 1, each parameter has its own); it holds one
+    A bucket is closed as soon as it holds `bucket_bytes` or more (with 1, each parameter has its own), and has one
     dtype and one device. Gradients are expected in `order`, by default in the reverse of `parameters`; buckets come in
     the order in which they get full.
 
@@ -363,7 +363,7 @@ class ShardedSampler:
     Attributes:
         n_items: items in the data set.
         batch_size: items in a batch of all ranks together.
-        rank, world_size: the rank that reads, and how many there are.
+        rank, world_size: the rank that reads, and the number of ranks.
         seed: names the order.
         shuffle: False reads the items in their own order.
 

@@ -176,7 +176,7 @@ class DispatchPlan:
         return self.rows_PPL[:, rank].sum(0).tolist()
 
     def order(self, rank: int) -> Int[Tensor, " rows"] | None:
-        """From rank by rank, as a rank's rows arrive, to expert by expert; None if these agree."""
+        """The permutation of arrived rows from rank by rank to expert by expert; None if the two orders agree."""
         rows_PL = self.rows_PPL[:, rank]
         if 1 in rows_PL.shape:  # one source, or one expert
             return None

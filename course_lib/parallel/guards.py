@@ -1,4 +1,4 @@
-"""What a sharded optimizer hands out, made so that the commonest wrong readings raise in words instead of drifting."""
+"""Guarded shards and gradients: the commonest misuses of a sharded optimizer raise an error instead of drifting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class GuardedPieces(list[nn.Parameter]):
-    """The pieces of a group, which a reader of gradients walks through: not before ranks agree on the mean."""
+    """The shards of a parameter group; reading them raises until the gradients are reduced to their mean."""
 
     def __init__(self, pieces: Iterable[nn.Parameter], optimizer: Any) -> None:
         super().__init__(pieces)
@@ -24,11 +24,11 @@ class GuardedPieces(list[nn.Parameter]):
 
 
 class ShardGradient(Tensor):
-    """A shard's gradient, which does not tell its norm: each rank would clip by another one."""
+    """A shard's gradient, whose norm functions raise: each rank would clip by the norm of its own shard."""
 
     @classmethod
     def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, unless it is a norm; what it returns is a plain tensor."""
+        """Call `func`, unless `func` is a norm; the result is a plain tensor."""
         if getattr(func, "__name__", "").endswith("norm"):  # norm, linalg_vector_norm, _foreach_norm
             raise ValueError(
                 "this gradient is one rank's shard, with a norm of its own; clip with clip_grad_norm_(max_norm) of the "

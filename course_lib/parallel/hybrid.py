@@ -9,7 +9,7 @@
     data ranks      hold the same parts of the same layers, see other sequences, and average their gradients at the end;
                     with ZeRO each keeps the optimizer's state of a part
 
-After each step loss and weights are those of `train_step`. `parallel.train` is this under torchrun.
+After each step loss and weights are those of `train_step`. `parallel.train` runs this class under torchrun.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ AnyOptimizer = torch.optim.Optimizer | ZeroOptimizer
 
 
 class HybridParallel(nn.Module):
-    """This rank's part of the model, and its part of a step. All ranks must construct it, with the same arguments.
+    """This rank's part of the model, and its part of a step. All ranks must construct one, with the same arguments.
 
-    Its parameters are this rank's own.
+    `parameters()` are this rank's own.
 
     Args:
-        config: the whole model's.
+        config: the whole model's config.
         mesh: ranks along "pipeline", "data" and "tensor" (best in this order).
         micro_batches: micro-batches in a replica's part of the batch.
-        schedule: the pipeline's, a name in `ORDERS`.
+        schedule: name of the pipeline's schedule, in `ORDERS`.
         sequence_parallel: whether the tensor ranks cut the stream along the sequence.
         zero: stage of ZeRO along "data": 0 replicates; 1 cuts the optimizer's state, 2 gradients, 3 weights as well.
         seed, dtype, device: as for `GPT`.
@@ -109,7 +109,7 @@ class HybridParallel(nn.Module):
         Args:
             optimizer: the one that `optimizer` has made.
             batch: inputs and targets of all replicas together, the same on every rank.
-            max_norm: clip the gradient to this norm before the step; None for not.
+            max_norm: clip the gradient to this norm before the step; None does not clip.
 
         Returns:
             The mean loss over all tokens before the step, detached, on every rank.
@@ -147,7 +147,7 @@ class HybridParallel(nn.Module):
     def clip_grad_norm_(self, optimizer: AnyOptimizer, max_norm: float) -> Tensor:
         """Scale the whole model's gradient down to a norm of at most `max_norm`; return the norm before.
 
-        Between `forward_backward` and `optimizer.step`; all ranks must call. The square of each element counts once,
+        All ranks must call, between `forward_backward` and `optimizer.step`. The square of each element counts once,
         on however many ranks it lies. Bytes sent by each rank: an all-reduce of 8.
         """
         pairs = [pair for stage in self.stages.values() for pair in self._where_to_count(stage)]

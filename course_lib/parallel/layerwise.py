@@ -1,4 +1,4 @@
-"""A model of which a few layers are there at a time: each unit's weights come before its pass and go after it.
+"""A model that holds a few layers' weights at a time: each unit's weights come before its pass and go after it.
 
     forward      pre-hook: unshard the unit, start the next one      hook: reshard
     backward     hook on the unit's output: unshard, start the one before      AfterBackward on its input: reshard
@@ -186,7 +186,7 @@ def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter])
 
 
 def _belongs_to(tensor: Tensor, call: int) -> bool:
-    """Whether this call is the first that returns the tensor: a unit may return what it was given."""
+    """Whether this call is the first that returns the tensor: a unit may return its own arguments."""
     if tensor.grad_fn is None:
         return False
     notes: Any = tensor.grad_fn.metadata  # a dict that autograd keeps for each of its nodes
@@ -198,7 +198,7 @@ def find_tensors(value: Any) -> list[Tensor]:
 
     Weights of modules are not looked for.
     """
-    seen: dict[int, Any] = {}  # and keeps what it has seen: else a new object might get an old one's id
+    seen: dict[int, Any] = {}  # keeps the objects alive: else a new one might get an old one's id
     waiting = tree_leaves(value)
     while waiting:
         leaf = waiting.pop()
@@ -209,7 +209,7 @@ def find_tensors(value: Any) -> list[Tensor]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What is inside of an object that no pytree knows: a mapping's or list's elements, and attributes."""
+    """The contents of an object that no pytree knows: a mapping's or list's elements, and attributes."""
     if isinstance(value, (Tensor, nn.Module, type, ModuleType, FunctionType)):
         return []
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
@@ -220,7 +220,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 class AfterBackward(Function):
-    """Tensors as they are; calls `then` in the backward pass, when all later nodes, the whole unit's, are done.
+    """Return tensors unchanged; call `then` in the backward pass, when all later nodes, the whole unit's, are done.
 
     Autograd runs the node that was made last first. A hook on the tensor may be called before the unit is done.
     """

@@ -71,7 +71,7 @@ def contract(left: Layout, right: Layout) -> Layout:
     """The layout of a product: dims that both tensors have are summed over, as in `x @ weight`; others stay, in order.
 
     Raises:
-        ValueError: they share no dim, a shared dim is cut differently, or an open sum would be multiplied by another.
+        ValueError: no dim is shared, a shared one is cut differently, or an open sum would be multiplied by another.
     """
     shared = [dim for dim in left.dims.split() if dim in right.dims.split()]  # the same name: summed over
     if not shared:

@@ -207,7 +207,7 @@ class LoadPlanner(DefaultLoadPlanner):
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
-        """Take the state dict as it is."""
+        """Store the state dict unchanged."""
         # DCP's own method would flatten it, and take a shard, a named tuple, apart
         self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
 
@@ -227,7 +227,7 @@ class LoadPlanner(DefaultLoadPlanner):
 def refuse_another_model(
     metadata: Metadata, shapes_here: dict[str, torch.Size], others: dict[str, Any], where: Path
 ) -> None:
-    """Raise a ValueError that names what differs, if `metadata` is not that of such a model with such `others`.
+    """Raise a ValueError that names the differences, if `metadata` is not that of such a model with such `others`.
 
     `shapes_here` are those of all ranks' tensors that have an element. A model on another number of tensor ranks is
     another one: its parts are saved as tensors of their own.
@@ -250,5 +250,5 @@ def refuse_another_model(
 
 
 def _tensor_ranks(names: Iterable[str]) -> int:
-    """How many ranks cut a layer, as `part_name` says it."""
+    """The number of ranks that cut a layer, read from the names that `part_name` makes."""
     return max((int(name.rpartition(" of ")[2]) for name in names if "/part " in name), default=1)

@@ -2,7 +2,7 @@
 
     python -m course_lib.parallel.survive runs/gpt --kill-at 25 --back-at 40 --pause-s 0.5
 
-plays it on this machine: two nodes of two ranks train the course's GPT; one node is killed, the other goes on alone
+plays one on this machine: two nodes of two ranks train the course's GPT; one node is killed, the other goes on alone
 from the last checkpoint, the first comes back. (`--kill-rank-at 50` then kills a single rank.) On a cluster type on
 every node, with a folder that all of them see,
 
@@ -52,7 +52,7 @@ def train(folder: Path, steps: int, every: int, pause_s: float = 0.0, pipeline: 
     """Go on from the newest checkpoint, write one every `every` steps, note every loss. All ranks call.
 
     Args:
-        folder: has the log and the checkpoints.
+        folder: the folder of the log and the checkpoints.
         steps, every: steps of the whole training; steps from checkpoint to checkpoint.
         pause_s: seconds to wait in every step, as long as a larger model would take.
         pipeline, tensor: ranks of a replica along each axis; all ranks that there are divide into whole replicas.
@@ -111,14 +111,14 @@ def survive(
         kill_rank_at: the later step after which a single rank is killed, while its agent lives; None for never.
         steps, every, pause_s, pipeline, tensor: as for `train`.
         ranks_per_node: ranks on each node.
-        timeout_s: seconds that all of it may take.
+        timeout_s: seconds that the whole run may take.
 
     Returns:
         The log, as `notes` reads it.
 
     Raises:
         ValueError: the folder has a run.
-        RuntimeError: the run did not end well; with the survivor's last words.
+        RuntimeError: the run did not end well; with the end of the survivor's output.
     """
     if notes(folder):
         raise ValueError(f"{folder} has a run already; give an empty folder")

@@ -1,8 +1,8 @@
 """Tensor parallelism: one layer on several ranks, each with some of its columns, rows or heads.
 
-Cut the first matrix of a pair by columns and the second by rows, and what lies between never has to be whole: one
+Cut the first matrix of a pair by columns and the second by rows, and the tensor between is never whole: one
 all-reduce behind the pair in the forward pass, one in front of it in the backward pass (Shoeybi et al. 2019, §3). With
-`sequence_parallel` the two become all-gather and reduce-scatter, the same bytes, and what lies between the pairs is cut
+`sequence_parallel` the two become all-gather and reduce-scatter, the same bytes, and the stream between pairs is cut
 along the sequence (Korthikanti et al. 2022, §4.2.2).
 
 A rank's part of a layer takes the whole layer's weights and keeps its parameters' names; all ranks cut the same layer.
@@ -94,7 +94,7 @@ class _GatheredLinear(Function):
         x_BsD, weight_fD = ctx.saved_tensors
         gathering = all_gather_async(x_BsD, SEQ, ctx.group)  # travels during the first product
         reducing = reduce_scatter_async(y_grad_BSf @ weight_fD.to(y_grad_BSf.dtype), SEQ, ctx.group)  # … the second
-        x_BSD = gathering().to(y_grad_BSf.dtype)  # autocast saves what is wider than the gradient
+        x_BSD = gathering().to(y_grad_BSf.dtype)  # autocast saves a wider x than the gradient
         weight_grad_fD = y_grad_BSf.flatten(BATCH, SEQ).T @ x_BSD.flatten(BATCH, SEQ)  # (f, B·S) @ (B·S, D) -> (f, D)
         bias_grad_f = y_grad_BSf.sum((BATCH, SEQ)) if ctx.has_bias else None
         return reducing(), weight_grad_fD, bias_grad_f, None

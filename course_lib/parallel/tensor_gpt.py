@@ -106,7 +106,7 @@ class ParallelGPT(GPT):
 
 
 class ParallelStage(ParallelGPT, GPTStage):
-    """Some consecutive layers of a GPT, each cut over the ranks of a group. All of them must call it alike.
+    """Some consecutive layers of a GPT, each cut over the ranks of a group, which must all call the stage alike.
 
     With `sequence_parallel` the stream is cut along the sequence from stage to stage, too. Bytes sent by each rank:
     those of `cut_block` for each block, and of the ends of a `ParallelGPT` that the stage has.

@@ -27,7 +27,7 @@ from course_lib.parallel.zero import groups_of
 
 
 class Deal(NamedTuple):
-    """Who owns what; prints a line for each rank, and the largest load over the mean."""
+    """The owner of each tensor; prints as a line for each rank, and the largest load over the mean."""
 
     sizes: list[int]  # elements of each tensor
     owned: list[list[int]]  # for each rank, the numbers of its tensors
@@ -63,11 +63,11 @@ def deal_tensors(sizes: Sequence[int], ranks: int) -> Deal:
 class WholeTensorOptimizer:
     """An optimizer whose state is dealt over the ranks of data parallelism, each tensor's to one rank.
 
-    Each rank runs its own share of the batch; all ranks must construct it and call `step`. The owner of Ψᵣ of Ψ weights
+    Each rank runs its share of the batch; all ranks must construct one and call `step`. The owner of Ψᵣ of Ψ weights
     sends in a step Ψ - Ψᵣ gradients, Ψᵣ weights to everyone, and an all-reduce of 4 bytes for each parameter; all ranks
     together 2(N-1)Ψ elements, as in data parallelism. For a moment `step` holds all gradients once more.
-    Arguments as of `ZeroOptimizer`, with weights in fp32 or fp64 and any rule that updates each tensor by itself.
-    `deal` says who owns what; a learning-rate scheduler takes `optimizer`, that of the rank's own tensors.
+    Arguments are as of `ZeroOptimizer`, with weights in fp32 or fp64 and any rule that updates each tensor by itself.
+    `deal` names each tensor's owner; a learning-rate scheduler takes `optimizer`, that of the rank's own tensors.
     """
 
     def __init__(self, params: Iterable[Any], optimizer_cls: Any, group: Group = None, **optimizer_args: Any) -> None:
@@ -106,7 +106,7 @@ class WholeTensorOptimizer:
         users = all_reduce(used.to(self.parameters[0].device), self.group).tolist()
         loads, ranks, own = self.deal.loads, len(self.deal.owned), self.deal.owned[self.rank]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        sent = self._message(gradients, sum(self.deal.owned, []))  # rank after rank: what each owns
+        sent = self._message(gradients, sum(self.deal.owned, []))  # rank after rank: the tensors that each owns
         received = sent.new_empty(ranks * loads[self.rank])
         dist.all_to_all_single(received, sent, [loads[self.rank]] * ranks, loads, group=self.group)
         self.zero_grad()

@@ -58,10 +58,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
     """An optimizer whose state and, from stage 2 on, whose gradients are cut over the ranks of data parallelism.
 
     Each rank runs its own share of the batch; `step` reduces the gradients to their mean, so no wrapper is needed.
-    (Gradients that are the mean already stay the mean.) All ranks must construct it, and call `step` and
+    (Gradients that are the mean already stay the mean.) All ranks must construct one, and call `step` and
     `clip_grad_norm_`; with stage 2 they must run equally many backward passes. Bytes sent by each rank and step:
     (N-1)/N times the trainable weights' for the gradients, as much for the weights, and an all-reduce of 4 for each
-    parameter, and 4. Stage 2 sends the gradients in every backward pass, so m passes before a step cost it m times.
+    parameter, and 4. Stage 2 sends the gradients in every backward pass: with m passes before a step, m times.
 
     Args:
         params: parameters, or parameter groups, as for any optimizer; they take the values of the group's first rank.
@@ -72,7 +72,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         bucket_bytes: parameters are reduced and gathered in buckets of about this size.
 
     Attributes:
-        optimizer: the `optimizer_cls` of this rank's pieces. A learning-rate scheduler takes either optimizer.
+        optimizer: the `optimizer_cls` of this rank's shards. A learning-rate scheduler takes either optimizer.
         buckets: the parameters that travel together.
 
     Raises:
@@ -143,7 +143,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._next += 1
 
     def reduce_gradients(self) -> None:
-        """Give each of this rank's pieces its part of the mean gradient. All ranks must call; `step` does it, too.
+        """Give each of this rank's shards its part of the mean gradient. All ranks must call; `step` calls this, too.
 
         A parameter that no rank has used keeps no gradient, so that momentum and decay do not move it. An overflow in
         one rank's part is inf on all ranks, so that their loss scalers agree.
@@ -173,7 +173,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return clip_parts_(gradients, max_norm, self.group, self.parameters[0].device)
 
     def step(self) -> None:  # type: ignore[override]
-        """Reduce the gradients, update this rank's pieces, gather the other ranks' weights. All ranks must call."""
+        """Reduce the gradients, update this rank's shards, gather the other ranks' weights. All ranks must call."""
         self.reduce_gradients()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -210,12 +210,12 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of `optimizer`; to walk through their pieces raises a ValueError while gradients wait."""
+        """The groups of `optimizer`; reading their shards raises a ValueError while gradients wait."""
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The state of this rank's pieces."""
+        """The state of this rank's shards."""
         return self.optimizer.state
 
     def gathered_masters(self, model: nn.Module) -> dict[str, Tensor]:
@@ -227,7 +227,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return self._named(model, gather_parts(self.buckets, lambda piece: piece.value))
 
     def gathered_gradients(self, model: nn.Module) -> dict[str, Tensor]:
-        """The mean gradients of what was used, reduced if need be, before `step`; otherwise as `gathered_masters`."""
+        """The mean gradients of used parameters, reduced if need be, before `step`; else as `gathered_masters`."""
         self.reduce_gradients()
         found = gather_parts(self.buckets, lambda piece: piece.value.grad)
         return self._named(model, {number: found[number] for number in found if self._used[number]})
@@ -259,7 +259,7 @@ class LocalShard(NamedTuple):
     number: int  # of the parameter
     inside: slice  # its elements, counted as if it were flat
     place: slice  # where they lie in the rank's part of the bucket
-    value: nn.Parameter  # what the optimizer updates: an fp32 master, or of a wider parameter its own numbers
+    value: nn.Parameter  # the tensor that the optimizer updates: an fp32 master, or a view of a wider parameter
 
 
 class FlatShard:
@@ -273,7 +273,7 @@ class FlatShard:
         self.part = part_length(self.sizes, self.ranks)  # elements of each rank's part
         self.slices = shard_slices(self.sizes, self.ranks, self.rank)  # of each parameter in this rank's part
         self.dtype = self.parameters[0].dtype  # of this rank's part of the gradient
-        self.pieces: list[LocalShard] = []  # what this rank's optimizer updates
+        self.pieces: list[LocalShard] = []  # the shards that this rank's optimizer updates
         self.mean: Tensor | None = None  # this part: the mean over the ranks, summed over the passes
         self._reducing: Callable[[], Tensor] | None = None
 
@@ -303,7 +303,7 @@ class FlatShard:
 
 
 class ReplicatedFlatShard(FlatShard):
-    """Parameters that every rank has whole, in one piece of memory, and of which it updates its part (`pieces`)."""
+    """Parameters that every rank has whole, end to end in memory; each rank updates its part (`pieces`)."""
 
     def __init__(self, numbers: list[int], parameters: list[nn.Parameter], group: Group) -> None:
         super().__init__(numbers, parameters, group)
@@ -380,7 +380,7 @@ def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
 
 @torch.no_grad()
 def gather_parts(buckets: Iterable[FlatShard], value_of: Callable[[LocalShard], Tensor | None]) -> dict[int, Tensor]:
-    """Whole tensors by number of the parameter, in new memory, fp32 or wider, of the `value_of` each rank's pieces.
+    """Join `value_of` each rank's shards into whole tensors, by parameter number, in new memory, fp32 or wider.
 
     All ranks must call. Bytes sent by each: (N-1)/N times those of the result, and padding.
     """
@@ -401,7 +401,7 @@ def ask_everyone(
 ) -> tuple[list[int], bool]:
     """Agree, before a step, on which parameters were used, and on an overflow. All ranks must call.
 
-    A loss scaler looks at its own rank's gradients only, and must come to the same end as all others'. Each rank sends
+    A loss scaler looks at its own rank's gradients only, and all scalers must decide alike. Each rank sends
     an all-reduce of 4 bytes for each parameter, and 4.
 
     Args:
@@ -411,7 +411,7 @@ def ask_everyone(
         device: the device on which the groups talk.
 
     Returns:
-        How many ranks have used each parameter; and whether there is inf or nan in a part of any rank.
+        The number of ranks that used each parameter; and whether there is inf or nan in a part of any rank.
     """
     overflow = not all(bool(mean.isfinite().all()) for mean in means)
     counts = torch.cat([used, torch.tensor([overflow], dtype=used.dtype)]).to(device)

@@ -67,7 +67,7 @@ from course_lib.parallel.zero import (
 class Zero3(LayerwiseModule["Unit"]):
     """A module whose weights, gradients and optimizer state are cut over the ranks of data parallelism.
 
-    All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and what is `gathered_`; each runs
+    All ranks must construct one, and call it, `synchronize`, `clip_grad_norm_` and the methods `gathered_…`; each runs
     its own share of the batch, through the same units in the same order. Bytes sent by each rank and step: (N-1)/N
     times three times the weights' bytes (for frozen ones twice), and an all-reduce of 4 for each parameter, and 4.
     Several backward passes before one `synchronize` add up, and each sends its own.
@@ -110,7 +110,7 @@ class Zero3(LayerwiseModule["Unit"]):
         trainable = [n for n, parameter in enumerate(parameters) if parameter.requires_grad]
         if not trainable:
             raise ValueError("no parameter to train: all are frozen, or there is none")
-        modules = [module, *(units_of(module) if units is None else units)]  # the root takes what is in no unit
+        modules = [module, *(units_of(module) if units is None else units)]  # the root takes all other parameters
         plan = plan_units(modules, parameters)
         sharded = [Unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
         super().__init__(modules, sharded, prefetch)
@@ -200,7 +200,7 @@ class Zero3(LayerwiseModule["Unit"]):
     def gathered_masters(self) -> dict[str, Tensor]:
         """The trainable weights as the optimizer has them, fp32 where the module's have 16 bits, whole, on every rank.
 
-        By the module's names, in new memory. All ranks must call. Bytes sent by each: (N-1)/N times the masters'.
+        Names are the module's, memory is new. All ranks must call. Bytes sent by each: (N-1)/N times the masters'.
         """
         return self._gathered(Tensor.detach)
 
@@ -316,7 +316,7 @@ class Unit:
 class UnshardableFlatParameter(FlatShard):
     """Parameters whose weights are there from `unshard` to `reshard`, and whose gradients until `start_reduce`.
 
-    In between, they have their shape and NaN for values: a weight that is used without having been gathered shows.
+    After `reshard`, parameters have their shape and NaN for values, so a weight that was not gathered shows.
     `pieces` are this rank's shards, one of each parameter, maybe without an element.
     """
 

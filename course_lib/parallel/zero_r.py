@@ -68,7 +68,7 @@ def recompute_part(
     """`recompute(fn, x)`, which keeps of `x` no more than this rank's part. All ranks must call, and go backward.
 
     Values and gradients are those of `recompute`, bit for bit. Held until the backward pass: 1/t of x, padded to equal
-    parts. Bytes sent by each rank besides what `fn` sends: (t-1)/t of x, in the backward pass.
+    parts. Bytes sent by each rank besides those of `fn`: (t-1)/t of x, in the backward pass.
 
     `group` are the tensor ranks: `fn` may be a block that is cut over them, and `x`, of any shape, is the same on all.
     `memory` has room for the parts; with None each gets new memory.

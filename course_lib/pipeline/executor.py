@@ -47,7 +47,7 @@ class InFlight:
 
 
 class Pipeline:
-    """This rank's part of a pipeline. All ranks must construct it, with the same schedule.
+    """This rank's part of a pipeline. All ranks must construct one, with the same schedule.
 
     Args:
         schedule: rank r of the group carries out `schedule.actions[r]`.
@@ -56,7 +56,7 @@ class Pipeline:
             `recv_buffer(inputs)` allocates the tensor for a message from a neighbour.
         optimizer: over this rank's parameters; for an asynchronous schedule only, which steps after each backward pass.
         group: the ranks of the pipeline; None for all.
-        group_back: the same ranks, for messages to lower ranks, where `one_queue_for_a_pair`; None makes one of all.
+        group_back: the same ranks, for messages to lower ranks, where `one_queue_for_a_pair`; None makes a new one.
         check: False carries out a schedule that `problems` rejects.
         blocking_sends: as for `PipelineMessages`; to see a deadlock.
 

@@ -32,9 +32,9 @@ from course_lib.pipeline.schedule.validate import steps
 
 
 def one_queue_for_a_pair(group: Group) -> bool:
-    """Whether what two ranks of a group send each other is carried out in one order, as in NCCL.
+    """Whether all messages between two ranks of a group are carried out in one order, as in NCCL.
 
-    Were gradients in it with activations, 1F1B would wait in a circle. In gloo each message is on its own.
+    If gradients and activations shared that order, 1F1B would deadlock. In gloo each message is independent.
     """
     return "nccl" in str(dist.get_backend_config(group))
 
@@ -67,7 +67,7 @@ class PipelineMessages:
     """This rank's messages in one step.
 
     Args:
-        schedule: of all ranks.
+        schedule: the schedule of all ranks.
         rank: this rank's number in the group.
         empty: makes the buffer for a message.
         groups: the ranks of the pipeline, for messages to higher and to lower ranks.

@@ -1,7 +1,7 @@
 """The backward pass of linear layers in two halves: B for the gradient of the input, W for that of the weight.
 
 For y = x Wᵀ with the gradient g of y, the stage before waits for g W, and no other stage for gᵀ x. Autograd computes
-both at once. Inside `DeferredWeightGradients` it computes g W only, and puts gᵀ x on a list, which keeps x and g until
+both at once; inside `DeferredWeightGradients` it computes g W only, and puts gᵀ x on a list, which keeps x and g until
 W is done. All other layers have few weights, and all their gradients are part of B. Qi et al. 2023, §2.
 """
 

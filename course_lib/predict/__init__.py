@@ -1,4 +1,4 @@
-"""Closed forms: what a step should cost, computed before it runs. `measure` observes the same quantities."""
+"""Closed forms: the cost of a step, computed before the step runs. `measure` observes the same quantities."""
 
 from course_lib.predict.allocator import CachingAllocator, OutOfMemory
 from course_lib.predict.chain import Chain, swap_break_even

@@ -11,8 +11,8 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settin
     above 1 MiB, below 10 MiB       512 B               20 MiB
     10 MiB and more                 512 B               its own size, rounded up to 2 MiB
 
-Taken is the smallest free block that is large enough, of the same kind (small or large); the rest of it stays free as
-a block of its own, if it has 512 B (small) or more than 1 MiB (large). When the card is full, segments that are wholly
+The allocator takes the smallest free block that is large enough, of the same kind (small or large); its rest stays
+free as a block, if it has 512 B (small) or more than 1 MiB (large). When the card is full, segments that are wholly
 free go back to the driver, and the allocator tries once more.
 
 The model runs on any machine. It leaves out streams, graphs, expandable segments, garbage collection, and the memory
@@ -34,7 +34,7 @@ class OutOfMemory(RuntimeError):
     """No free block is large enough and the card has no room for another segment."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: one line, as the real one's last line."""
+        """The line that a notebook shows, like the last line of the real error."""
         return [f"OutOfMemory: {self}"]
 
 
@@ -57,15 +57,15 @@ class Segment:
 
     @property
     def is_free(self) -> bool:
-        """Whether it can go back to the driver."""
+        """Whether the segment can go back to the driver."""
         return all(block.owner is None for block in self.blocks)
 
 
 class CachingAllocator:
-    """A card of `capacity` bytes, and who has which piece of it.
+    """A card of `capacity` bytes, and the owner of each block of it.
 
     Attributes:
-        segments: what was taken from the card, in that order.
+        segments: the memory taken from the card, in that order.
         peak_allocated, peak_reserved: the most so far, as `torch.cuda.max_memory_allocated` and
             `max_memory_reserved` report it.
     """
@@ -84,7 +84,7 @@ class CachingAllocator:
 
     @property
     def reserved(self) -> Bytes:
-        """Bytes of all segments: what other programs see as taken."""
+        """Bytes of all segments, which other programs see as taken."""
         return Bytes(sum(segment.nbytes for segment in self.segments))
 
     @property
@@ -114,10 +114,10 @@ class CachingAllocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def free(self, owner: Hashable) -> None:
-        """Take back what `owner` has. Its block melts into free neighbours; its segment stays.
+        """Take back the block of `owner`, which merges with free neighbours; its segment stays.
 
         Raises:
-            ValueError: `owner` has none.
+            ValueError: `owner` has no block.
         """
         if owner not in self._places:
             raise ValueError(f"free({owner!r}): it holds no block")
@@ -140,7 +140,7 @@ class CachingAllocator:
 
         Args:
             lifetimes: (born, died, bytes) of each block, as `measure.memory`'s `record.lifetimes` gives them. `died` is
-                None for what outlives the record.
+                None for a block that outlives the record.
 
         Raises:
             OutOfMemory: the program does not fit.

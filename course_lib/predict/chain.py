@@ -1,6 +1,6 @@
 """A chain of equal layers, of which only every K-th input is kept: the bytes held at each moment, and the layers rerun.
 
-This is the idea of recompute without the model. What is not kept may also be swapped: carried to DRAM and back.
+This is the idea of recompute without the model. An input that is not kept may also be swapped, to DRAM and back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parameters, FLOPs and traffic of models with experts: many parameters, few of them for each token.
 
-Of a published model, or of one layer over a mesh:
+A published model is counted, or one layer over a mesh:
 
     predict.expert_parameters(zoo.MIXTRAL_8X7B)         # ParameterCount(total=46,702,792,704, active=12,879,925,248)
     predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
@@ -25,8 +25,8 @@ class ParameterCount(NamedTuple):
     """Parameters of a model with experts.
 
     Attributes:
-        total: all of them: what memory holds.
-        active: those that one token meets, embedding and head among them: what its FLOPs follow.
+        total: all parameters, which memory holds.
+        active: those that one token meets, embedding and head among them; the FLOPs of a token follow them.
     """
 
     total: Count
@@ -57,7 +57,7 @@ def expert_traffic(config: ExpertConfig, mesh: Mesh, tokens: int, element_bytes:
     - "data": an all-reduce of the gradients of the router and of this rank's experts.
     - "tensor": two all-reduces of k · T · n, one in each pass: the rows that this rank's experts get.
 
-    In truth experts do not get equally many: `DispatchPlan.sent_bytes` says what the tokens wanted.
+    In truth experts do not get equally many: `DispatchPlan.sent_bytes` has the bytes of a real choice.
 
     Args:
         config: the layer.

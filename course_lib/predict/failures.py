@@ -1,4 +1,4 @@
-"""Runs so large that something always breaks: how often, how often to save, and what is lost all the same."""
+"""Failures of large runs: the time between stops, the best checkpoint interval, and the share of time lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from course_lib.predict.setup import not_negative, positive
 
 
 def mean_time_between_stops(gpu_seconds: float, gpus: int) -> Seconds:
-    """Between two stops of a run on `gpus`, where one GPU, with its share of all else, stops it every `gpu_seconds`.
+    """Seconds between two stops of a run on `gpus`, if one GPU, with its share of all else, stops every `gpu_seconds`.
 
     Llama 3 405B: 419 unexpected stops in 54 days on 16,384 GPUs (Grattafiori et al. 2024, §3.3.4) are one in 3.1 hours,
     and so one in 5.8 years a GPU.
@@ -19,7 +19,7 @@ def mean_time_between_stops(gpu_seconds: float, gpus: int) -> Seconds:
 
 
 def young(checkpoint_s: float, between_stops_s: float) -> Seconds:
-    """Compute between two checkpoints that loses least: √(2δM), for δ that a checkpoint takes (Young 1974)."""
+    """The checkpoint interval that loses least, √(2δM), where a checkpoint takes δ (Young 1974)."""
     positive(checkpoint_s=checkpoint_s, between_stops_s=between_stops_s)
     return Seconds(math.sqrt(2 * checkpoint_s * between_stops_s))
 

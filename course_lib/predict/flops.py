@@ -24,7 +24,7 @@ def forward_flops(setup: Setup) -> Flops:
 
 
 def step_flops(setup: Setup) -> Flops:
-    """FLOPs of a training step: forward, a backward pass of twice as many, and what `setup.recompute` runs again.
+    """FLOPs of a training step: forward, a backward pass of twice as many, and the recomputed ones.
 
     Each multiplication of the forward pass has two in the backward pass: one for the gradient of each factor. So has
     the first layer, since the embedding wants a gradient. The optimizer's step has no matrix multiplication. Attention
@@ -36,8 +36,8 @@ def step_flops(setup: Setup) -> Flops:
 def recomputed_flops(setup: Setup) -> Flops:
     """FLOPs that recompute adds to a step: whole blocks, or the two products around the scores (4·b·s²·h a layer).
 
-    The head does not run again. PyTorch's `checkpoint` is a little cheaper than "full": it stops when it has what it
-    needs, before a block's last multiplication, unless told otherwise by `set_checkpoint_early_stop(False)`.
+    The head does not run again. PyTorch's `checkpoint` is a little cheaper than "full": it stops with the last needed
+    tensor, before a block's last multiplication, unless told otherwise by `set_checkpoint_early_stop(False)`.
 
     Source: counted, as `measure.flops` counts. Korthikanti et al. 2022 print three times as much for the selective one:
     their eq. 8 less eq. 7, 12·b·s²·h a layer, has these products' backward pass, too.

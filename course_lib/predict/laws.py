@@ -1,4 +1,4 @@
-"""Scaling laws: the loss of a model of N parameters after D tokens, fitted to runs, and what to buy for a budget.
+"""Scaling laws: the loss of a model of N parameters after D tokens, fitted to runs, and the best N and D for a budget.
 
     law = fit_law(Runs(parameters, tokens, losses), entropy=1.365)
     law.loss(*law.optimum(4.8e12)), spread_at(left_out(runs, budgets, 1.365), times=10)
@@ -21,14 +21,14 @@ Array = NDArray[np.float64]
 
 
 class Runs(NamedTuple):
-    """Runs that ended, one at each place."""
+    """Finished runs: the same place of each array is one run."""
 
     parameters: Array
     tokens: Array
     losses: Array
 
     def where(self, chosen: NDArray[np.bool_] | NDArray[np.int_]) -> Runs:
-        """Those that a mask or a list of places chooses."""
+        """The runs that a mask or a list of places chooses."""
         return Runs(*(each[chosen] for each in self))
 
 
@@ -37,9 +37,9 @@ class ScalingLaw:
     """L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, eq. 2).
 
     Attributes:
-        E: what no model can know, the entropy of the text in nats per token.
-        A: with `alpha`, what a model of N parameters loses for being small.
-        B: with `beta`, what D tokens lose for being few.
+        E: the entropy of the text in nats per token, which no model goes below.
+        A: with `alpha`, the loss that a model of N parameters has for being small.
+        B: with `beta`, the loss that D tokens leave for being few.
     """
 
     E: float
@@ -125,7 +125,7 @@ def fit_law(runs: Runs, entropy: float | None = None, start: ScalingLaw | None =
 def resampled(runs: Runs, law: ScalingLaw, entropy: float | None, times: int, seed: int = 0) -> list[ScalingLaw]:
     """Fits to `times` draws of as many runs with replacement (the bootstrap): how far the noise of runs moves a fit.
 
-    The law's form stays, so it is blind to a form that is wrong.
+    The law's form stays, so the bootstrap is blind to a wrong form.
     """
     draws = np.random.default_rng(seed).integers(0, len(runs.losses), (times, len(runs.losses)))
     return [fit_law(runs.where(chosen), entropy, start=law) for chosen in draws]

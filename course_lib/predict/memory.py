@@ -1,7 +1,7 @@
-"""How many bytes one rank holds in training: model states, and what autograd keeps for the backward pass.
+"""Bytes that one rank holds in training: model states, and tensors that autograd keeps for the backward pass.
 
 Model states grow with the model alone; activations with batch × sequence × layers. Both are sums over the list of a
-rank's tensors (`tensors.py`). The peak of a step is neither's sum: `peak.py` has it. The end of the file leaves the
+rank's tensors (`tensors.py`). The peak of a step is no such sum: see `peak.py`. The end of the file leaves the
 transformer's training step: a cache of keys and values, inference, a convolutional network.
 """
 
@@ -36,7 +36,7 @@ def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
     With ZeRO, each of d data ranks has 1/d of the state (`zero=1`), of the gradients as well (2), of the weights as
     well (3). "mixed" with Adam is then 16Ψ, 4Ψ + 12Ψ/d, 2Ψ + 14Ψ/d, 16Ψ/d (Rajbhandari et al. 2020, §5); "fp32" 16Ψ,
     8Ψ + 8Ψ/d, 4Ψ + 12Ψ/d, 16Ψ/d. These are the bytes between steps and, of gradients, at the end of a backward pass;
-    `unit_buffers` has what stage 3 gathers on the way. Where parts differ, it is the mean over the ranks.
+    `unit_buffers` has what stage 3 gathers on the way. Where parts differ, bytes are the mean over ranks.
     (`parallel.zero3` in "mixed" has the same sum as 4 + 4 + 8: its parts of weights and gradients are fp32.)
 
     The step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor; not for a bare number, whose
@@ -121,7 +121,7 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
 
     Args:
         setup: its `precision` must be one with 16-bit weights.
-        layers: how many; those of the stage by default, with a pipeline L/p.
+        layers: number of layers; those of the stage by default, with a pipeline L/p.
         stage: of the pipeline.
         ends: whether a stage that has them counts its embeddings' dropout, s·b·h, and the last norm, the head and the
             loss, 4·s·b·h·(1 + v/h)/t (the same, §4.3).
@@ -202,7 +202,7 @@ def host_memory(shape: Shape | float, processes: int, made: Literal["whole", "in
     Args:
         shape: the whole model, or its number of parameters.
         processes: of one machine.
-        made: "whole": all make the model at once; "in turn": one after the other, each moves what it keeps to its
+        made: "whole": all make the model at once; "in turn": one after the other, each moves its own part to its
             device and frees the rest; "meta": without memory, which `model.materialize` takes on the device.
     """
     positive(processes=processes)
@@ -231,7 +231,7 @@ class Convolution:
     """A convolution, batch norm if it has one, ReLU, and max-pooling if there is any.
 
     Attributes:
-        channels: of its result.
+        channels: channels of the result.
         kernel, stride, padding: as in `torch.nn.Conv2d`.
         norm: whether batch norm stands between convolution and ReLU.
         pool: side (and step) of max-pooling at the end; 1 for none.

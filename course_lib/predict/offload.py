@@ -49,7 +49,7 @@ def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 
 def link_efficiency(intensity: float, bytes_per_s: float, flops_per_s: float) -> Ratio:
     """The share of the time in which the device computes, if nothing overlaps: i·b / (i·b + speed)."""
     positive(intensity=intensity, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s)
-    fed = FlopsPerSecond(intensity * bytes_per_s)  # as fast as the link alone would let it compute
+    fed = FlopsPerSecond(intensity * bytes_per_s)  # as fast as the link alone would let the device compute
     return Ratio(fed / (fed + flops_per_s))
 
 
@@ -85,9 +85,9 @@ def offloaded_step(
     """Seconds of a step with 6 FLOPs for each parameter and token, when the processor runs Adam.
 
     Args:
-        params: of the model.
-        tokens: of each GPU.
-        flops_per_s: what a GPU reaches.
+        params: parameters of the model.
+        tokens: tokens of each GPU.
+        flops_per_s: FLOP/s that a GPU reaches.
         link_bytes_per_s: of each GPU's link to main memory.
         memory_bytes_per_s: of main memory, which all GPUs of the machine share.
         gpus: of this machine; with ZeRO-2 each sends and receives its part of the parameters, over a link of its own.

@@ -1,6 +1,6 @@
 """The peak of a training step: the most bytes that are alive at one moment, followed tensor by tensor.
 
-A plain step is `train.step.train_step`. Cut into micro-batches (`setup.micro_batch`) it is
+A plain step is `train.step.train_step`; one cut into micro-batches (`setup.micro_batch`) is
 `train.accumulate.accumulated_step`: a batch of B rows in pieces of b leaves b/B of the activations. But from the second
 piece on, the earlier pieces' gradients lie there while activations pile up, which in a plain step hardly meet:
 
@@ -46,11 +46,11 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
     included. With "mixed", the optimizer is `train.precision.MasterWeights`', else one of `torch.optim`. With
     `recompute="full"`, every block's input alone is kept (`train.recompute.RecomputedLayers` with every=1); 5,056 bytes
     of random state for each block are left out. On a GPU (`device="cuda"`; one with units for bf16: on an older one,
-    such as the T4, attention="fused" in bf16 falls back on products), what its kernels use inside, and cuBLAS's
+    such as the T4, attention="fused" in bf16 falls back on products), its kernels' own buffers, and cuBLAS's
     workspaces, come on top. With micro-batches all sequences are equally long, and the whole batch is there throughout.
 
     Args:
-        setup: what is trained, and how.
+        setup: the training setup, on one rank.
         first_step: in the first step of all, the optimizer's moments do not exist before the optimizer runs.
 
     Raises:
@@ -122,12 +122,12 @@ class AddingLedger(Ledger):
         self._added: list[str] = []
 
     def grad(self, **blocks: int) -> None:
-        """Gradients of parameters, on their way to `.grad`."""
+        """Make gradients of parameters, on their way to `.grad`."""
         self.make(**blocks)
         self._added += blocks
 
     def free(self, *names: str) -> None:
-        """The operation ends: what it read can go, and what it added as well."""
+        """End an operation: the blocks that it read go, and so do the gradients that it added."""
         added, self._added = self._added, []
         super().free(*names, *added)
 
@@ -141,7 +141,7 @@ def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest of a kind that fits."""
+    """The largest value that fits."""
 
     value: int
     setup: Setup  # with this value in it
@@ -161,7 +161,7 @@ def largest(
         name: a number of the setup ("batch_size", "seq", "micro_batch", "config" for a number of parameters), or of its
             `GPTConfig` ("layers", "width", "ffn_width", "vocab_size").
         memory: bytes that there are.
-        holds: what must fit: `peak`, `model_states`, or a function of your own that does not fall when `name` grows.
+        holds: the account that must fit: `peak`, `model_states`, or a function of yours that does not fall with `name`.
         limit: the largest value to try.
 
     Raises:
@@ -186,7 +186,7 @@ def largest(
         more = Bytes(needed - memory)
         return "" if more <= 0 else f"{name}={times * step} needs {more} more than the {Bytes(memory)} that there are"
 
-    holds(of(1))  # what is wrong with the smallest one is wrong with the question
+    holds(of(1))  # an error of the smallest value is an error of the question
     if refusal(1):
         raise ValueError(f"nothing fits: {refusal(1)}")
     fails = 2
@@ -198,7 +198,7 @@ def largest(
 
 
 def _step(setup: Setup, name: str) -> int:
-    """What the value must be a multiple of."""
+    """The number of which the value must be a multiple."""
     if name == "width":
         pairs = 2 if setup.gpt.positions == "rotary" else 1  # a head's features are turned in pairs
         return setup.gpt.heads * pairs

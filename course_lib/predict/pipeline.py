@@ -32,8 +32,8 @@ def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1, synchronized: 
       long and m is at least p (ZB-H1 and ZB-H2; Qi et al. 2023, §2.3).
     - "zb-v": (p-1) / 6m, under the same conditions: the V's stages are half as long (first version, §6).
 
-    `synchronized=False`: no rank waits for another one between two steps, so that idle is only what lies between a
-    rank's first and last action. In "zb-h2" and "zb-v" that is max(0, 2p-1-m) / 3m and half of it, none for m >= 2p-1;
+    `synchronized=False`: no rank waits for another one between two steps, so only gaps between a rank's first and
+    last action are idle. In "zb-h2" and "zb-v" that is max(0, 2p-1-m) / 3m and half of it, none for m >= 2p-1;
     in all others the same as above, since rank 0 begins first and ends last (§4).
 
     `schedule` is one of `SCHEDULES`; `chunks` are the stages on each rank, for "interleaved".
@@ -47,7 +47,7 @@ def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1, synchronized: 
     over = {"naive": p - 1, "gpipe": (p - 1) / m, "zero-bubble": (p - 1) / (3 * m)}  # idle over working
     over |= {"1f1b": over["gpipe"], "interleaved": (p - 1) / (m * chunks)}
     over["zb-h2"] = over["zero-bubble"] if synchronized else max(0, 2 * p - 1 - m) / (3 * m)
-    over["zb-v"] = over["zb-h2"] / 2  # stages half as long fill it twice as finely
+    over["zb-v"] = over["zb-h2"] / 2  # stages half as long fill the pipeline twice as finely
     return Bubble(Ratio(over[schedule] / (1 + over[schedule])), Ratio(over[schedule]))  # x / (1 + x): over all time
 
 
@@ -65,7 +65,7 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
     - "zb-v": min(2m, 2p) on every rank, each of them in one of the rank's two stages, which have half of its layers (Qi
       et al. 2023, first version, §6).
 
-    Errors: `bubble`; or there is no such rank.
+    Raises as `bubble`, and for a rank that there is not.
     """
     _check(setup, schedule, chunks)
     p, m = setup.pipeline, int(setup.micro_batches)
@@ -77,7 +77,7 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
 
 
 def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> MemoryAccount:
-    """What one rank of many holds at most between its passes: model states, and all activations in flight.
+    """The most that a rank holds between its passes: model states, and all activations in flight.
 
     `in_flight` micro-batches each keep `rank_activations`, or 1/chunks of it ("zb-v": half, with stages down and up the
     V, so that rank 0 has both ends of the model). Tensors that live within a pass are

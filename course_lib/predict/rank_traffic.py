@@ -44,16 +44,16 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
 
     - "tensor", for each block: 4 all-reduces of n (Shoeybi et al. 2019, §3); with `sequence_parallel` 6 all-gathers
       and 4 reduce-scatters of n, a quarter more in all, since inputs are gathered a second time for the weights'
-      gradients (Korthikanti et al. 2022, §4.2.2). Besides, the first and the last stage gather or turn the
+      gradients (Korthikanti et al. 2022, §4.2.2). Besides, the first and the last stage gather or exchange the
       stream where embedding and head are cut by width, the last one sums the logits, and with `sequence_parallel` the
-      gradients of what every rank has whole are summed. Of latent attention the gradients of both narrow vectors are
+      gradients of uncut parameters are summed. Of latent attention the gradients of both narrow vectors are
       summed, not the stream's; of experts all their rows, `top_k` for each token.
     - "context", for each block: keys and values and their gradients around the ring, 2n(3c-2)/c where they are as wide
       as the stream; and the gradients of the parameters.
     - "pipeline": n (n/t with `sequence_parallel`) to the next stage and back, and the tied table's gradient between the
-      first and the last one. It depends on no schedule; each cut of the model is passed twice.
+      first and the last one. The bytes depend on no schedule; each cut of the model is passed twice.
     - "expert": as `expert_traffic`, for each layer of experts; an all-reduce of the gradients of all that is no expert.
-    - "data": an all-reduce of the rank's gradients, once; or what ZeRO makes of it: `data_traffic`.
+    - "data": an all-reduce of the rank's gradients, once; with ZeRO, the collectives of `data_traffic`.
 
     With `recompute="full"` a block's forward pass sends twice; the selective one sends nothing again. Where parts
     differ, it is the mean over the ranks, rounded to a byte.
@@ -86,7 +86,7 @@ def priced(calls: Iterable[Call]) -> dict[str, TrafficAccount]:
 
 
 def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, Collective]:
-    """What one rank sends along the data axis in a step: operation → all its bytes and messages.
+    """Traffic of one rank along the data axis in a step: operation → all its bytes and messages.
 
     With n ranks, Ψ parameters (those of this rank's place in tensor and pipeline), w bytes of a weight and g of a
     gradient, and m micro-batches (Rajbhandari et al. 2020, §7, where m = 1 and w = g):
@@ -120,7 +120,7 @@ def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, 
 
 
 def _tensor(setup: Setup, layers: range, _: Tally) -> Iterator[Call]:
-    """The stream is whole on every rank."""
+    """Calls of tensor ranks that hold the stream whole."""
     stream, again = _stream(setup), setup.recompute == "full"
     for layer in _blocks(setup, layers):
         for forward, backward in _sums(setup, layer, stream):  # a row product sums forward, a column product backward
@@ -148,7 +148,7 @@ def _sums(setup: Setup, layer: int, stream: int) -> Iterator[tuple[int, int]]:
 
 
 def _sequence(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
-    """Between the split products, each rank has its part of the sequence."""
+    """Calls of tensor ranks that cut the stream along the sequence between products."""
     t, stream, has_end = setup.tensor, _stream(setup), setup.shape.layers + 1 in layers
     blocks, again = len(_blocks(setup, layers)), 2 if setup.recompute == "full" else 0
     whole = _elements([pair for pair in parameters if "tensor" not in pair[0].axes]) * setup.weight_bytes
@@ -182,7 +182,7 @@ def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
 
 
 def _expert(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
-    """Rows of tokens to the experts and back, in both passes; how many they are; and what the ranks have in common."""
+    """Rows of tokens to the experts and back, in both passes; counts of the rows; gradients of shared parameters."""
     config, p = setup.shape, setup.expert
     if not isinstance(config, ExpertModel):
         return
@@ -202,7 +202,7 @@ def _data(setup: Setup, parameters: Tally) -> Iterator[Call]:
     if not setup.zero:
         yield Call("data", "all_reduce", _gradients(setup, parameters), 1, setup.data)
         return
-    for ranks, is_expert in ((setup.data * setup.expert, False), (setup.data, True)):  # who has the same parameters
+    for ranks, is_expert in ((setup.data * setup.expert, False), (setup.data, True)):  # ranks with the same parameters
         group = [pair for pair in parameters if ("expert" in pair[0].axes) == is_expert]
         if group:
             weights = _elements(group) * setup.weight_bytes

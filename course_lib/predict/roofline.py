@@ -1,8 +1,8 @@
-"""A roofline: how long work takes on a device that multiplies at one rate and moves bytes at another.
+"""A roofline: the time of work on a device that multiplies at one rate and moves bytes at another.
 
 Work of F FLOPs that moves n bytes takes at least F / peak seconds of multiplying and n / bandwidth seconds of moving.
-If both overlap it takes the larger of the two, so its rate is min(peak, F/n · bandwidth); F/n is its *intensity*
-(Williams et al. 2009). Beside these two bounds stands a third, the overhead: what each call costs, whatever its size.
+If both overlap the work takes the larger of the two: its rate is min(peak, F/n · bandwidth); F/n is its *intensity*
+(Williams et al. 2009). Beside these two bounds stands a third, the overhead: the cost of each call of any size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tensors that autograd keeps of one micro-batch on one rank for the backward pass, layer by layer.
 
 A product keeps its inputs, a norm its input, its result and a number or two for each token, an activation function its
-input or its result. Tensor parallelism cuts what lies inside of attention and MLP, sequence parallelism also what lies
+input or its result. Tensor parallelism cuts the insides of attention and MLP, sequence parallelism also the stream
 between them, context parallelism everything along the sequence; recompute keeps the inputs of segments alone.
 
 Of our GPT the list is exact, variant by variant (on one device the tests hold it against autograd, on many against
@@ -47,7 +47,7 @@ def saved_tensors(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
 
 
 def starts_segment(setup: Setup, layer: int, layers: range) -> bool:
-    """Whether this block's input is what a recomputed segment keeps."""
+    """Whether this block's input is the one that a recomputed segment keeps."""
     return (layer - max(1, layers.start)) % setup.recompute_every == 0
 
 
@@ -129,7 +129,7 @@ def _block(setup: Setup, layer: int) -> Iterator[Saved]:
 
 
 def _norm(setup: Setup, name: str, result: int) -> Iterator[Saved]:
-    """Its input, numbers of each token, and its result, which the product behind it reads."""
+    """A norm's input, its numbers of each token, and its result, which the product behind reads."""
     element, tokens = setup.weight_bytes, setup.tokens // setup.stream_parts
     yield _stream(setup, f"{name}.x")
     if isinstance(setup.shape, GPTConfig) and setup.shape.norm == "layernorm":
@@ -155,7 +155,7 @@ def _gpt_attention(setup: Setup) -> Iterator[Saved]:
         yield from _kernel(setup, heads, (part, part) if rotary else (), part)
         return
     # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough; the
-    # view keeps all of q, k and v alive. So does what is computed again from it.
+    # view keeps all of q, k and v alive. So do tensors computed again from it.
     again = setup.recompute == "selective"
     views = setup.rows_per_pass == 1 or heads == 1
     if views or again:
@@ -229,7 +229,7 @@ def _mlp(setup: Setup, name: str, hidden: int, tokens: int | None = None) -> Ite
 
 
 def _experts(setup: Setup) -> Iterator[Saved]:
-    """The router's probabilities and choices; a row for each choice, to an expert and back; what is shared."""
+    """The router's probabilities and choices; a row for each choice, to an expert and back; shared experts."""
     config = setup.shape
     assert isinstance(config, ExpertModel)
     rows = setup.tokens * config.top_k

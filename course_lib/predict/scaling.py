@@ -1,6 +1,6 @@
 """The price of a whole training run: operations, days, and the share of the peak that it reached.
 
-Also the size of a batch beyond which more of it stops helping, which bounds data parallelism. Numbers that are negative
+Also the batch size beyond which a larger batch stops helping, which bounds data parallelism. Numbers that are negative
 are refused, as is 0 for devices, times, speeds and batches.
 """
 
@@ -15,7 +15,7 @@ from course_lib.predict.setup import Recompute, not_negative, one_of, positive
 def training_flops(parameters: float, tokens: float, recompute: Recompute = "none") -> Flops:
     """C = 6·N·D: two operations per parameter and token forward, four backward (Kaplan et al. 2020, §2.1).
 
-    With `recompute="full"` it is 8·N·D: the forward pass is paid for twice (Narayanan et al. 2021, eq. 4). Attention's
+    With `recompute="full"` C is 8·N·D: the forward pass is paid for twice (Narayanan et al. 2021, eq. 4). Attention's
     s² part is left out; `step_flops` has it, and so only that knows "selective".
     """
     not_negative(parameters=parameters, tokens=tokens)
@@ -26,7 +26,7 @@ def training_flops(parameters: float, tokens: float, recompute: Recompute = "non
 def utilization(flops: float, seconds: float, devices: int, peak_flops_per_s: float) -> float:
     """The share of the dense peak that `flops` in `seconds` amount to.
 
-    It is MFU when `flops` are the model's (6·N·D, `step_flops`), and HFU when they include what was computed twice
+    The share is MFU when `flops` are the model's (6·N·D, `step_flops`), and HFU when they include recomputed ones
     (Chowdhery et al. 2022, appendix B).
 
     Raises:
@@ -45,7 +45,7 @@ def utilization(flops: float, seconds: float, devices: int, peak_flops_per_s: fl
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """How much the gradients of single examples differ from their mean."""
+    """The length of the true gradient, and the spread of single examples' gradients around it."""
 
     signal: float  # |G|², the squared length of the true gradient
     noise: float  # tr(Σ), the variance of one example's gradient, summed over all parameters

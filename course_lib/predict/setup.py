@@ -55,12 +55,12 @@ class Setup:
         gradients: "same" as the weights, or "fp32", as Megatron-LM and DeepSpeed sum them under 16-bit weights.
         optimizer: "adam" ("adamw" is the same here), "momentum", "sgd"; None for a step that ends with the backward
             pass.
-        recompute: runs again in the backward pass: "none", "selective" (attention's scores), "full" (whole blocks).
+        recompute: the part that runs again in the backward pass: "none", "selective" (scores), "full" (whole blocks).
         recompute_every: with "full", blocks in a recomputed segment, of which only the first one's input is kept.
-        device: whose kernels run, "cpu" or "cuda".
+        device: the device whose kernels run, "cpu" or "cuda".
         tensor, pipeline, data, context: ranks that share a matrix product, the layers, the batch, a sequence.
         zero: split over the `data` ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.
-        sequence_parallel: whether tensor ranks also split what lies between products (Korthikanti et al. 2022).
+        sequence_parallel: whether tensor ranks also split the stream between products (Korthikanti et al. 2022).
         expert: ranks that share the experts. Each has sequences of its own, and a copy of all that is no expert: ZeRO
             splits that over `data` · `expert`, and the experts over `data`.
 
@@ -141,7 +141,7 @@ class Setup:
         self._experts(config)
 
     def _experts(self, config: Config) -> None:
-        """Refuse what experts do not allow, and `expert` ranks without them."""
+        """Refuse sizes that experts do not allow, and `expert` ranks without experts."""
         if not isinstance(config, ExpertModel):
             if self.expert > 1:
                 raise ValueError(f"expert={self.expert} shares experts; {_described(config)} has none")
@@ -167,7 +167,7 @@ class Setup:
     def __repr__(self) -> str:
         unsaid = {"config"}
         if self.batch_size == self.data * self.expert and (self.batch_size == 1 or "batch_size" in self._not_given):
-            unsaid.add("batch_size")  # what nobody said is not printed
+            unsaid.add("batch_size")  # a default is not printed
         if self.seq == 1 and isinstance(self.config, int | float):  # a bare number of parameters reads no tokens
             unsaid.add("seq")
         changed = [
@@ -233,7 +233,7 @@ class Setup:
         return Count(self.tensor * self.pipeline * self.data * self.context * self.expert)
 
     def refuse_parallel(self, formula: str, *known: str) -> None:
-        """For formulas: raise a ValueError unless every parallel size that is not among `known` has its default."""
+        """Raise a ValueError, in a formula, unless every parallel size that is not among `known` has its default."""
         extra = [
             f"{name}={getattr(self, name)}"
             for name, alone in _PARALLEL.items()
@@ -256,7 +256,7 @@ def attention_of(config: Config) -> GroupedAttention | LatentAttention:
 
 
 def one_of(name: str, given: object, known: Collection[object]) -> None:
-    """Raise a ValueError that lists what is known, unless `given` is."""
+    """Raise a ValueError that lists the known values, unless `given` is one of them."""
     if isinstance(given, bool) != any(isinstance(each, bool) for each in known) or given not in known:
         raise ValueError(f"{name}={given!r}: it must be one of {', '.join(map(repr, known))}")
 

@@ -1,4 +1,4 @@
-"""One list of what a rank holds, tensor by tensor: parameters, gradients, optimizer state, and what autograd keeps.
+"""One list of the tensors that a rank holds: parameters, gradients, optimizer state, and those that autograd keeps.
 
     setup = Setup(zoo.LLAMA3_70B, 32, precision="mixed", tensor=8, pipeline=4, data=4, zero=1)
     predict.rank_tensors(setup, stage=0)[0]      # name, role, layer, elements, element_bytes, axes, parts
@@ -39,7 +39,7 @@ class RankTensor(NamedTuple):
         layer: the number of its layer.
         elements, element_bytes: of this rank's part, before ZeRO cuts it; bytes of each.
         axes: of model states, the mesh axes whose ranks have other parts of it.
-        parts: into how many parts ZeRO cuts `elements`, of which a rank has one.
+        parts: number of parts into which ZeRO cuts `elements`; a rank has one.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
     alike: dict[object, list[int]] = {}
     if isinstance(config, ExpertModel):
         for layer in blocks:
-            starts = full and starts_segment(setup, layer, layers)  # its input is what recompute keeps
+            starts = full and starts_segment(setup, layer, layers)  # recompute keeps its input
             alike.setdefault((starts, config.has_experts(layer), _crosses(config, layer)), []).append(layer)
     else:
         places = setup.recompute_every if full else 1  # blocks may differ by their place in a segment alone
@@ -114,7 +114,7 @@ def _of_layer(setup: Setup, layer: int, layers: range, roles: tuple[str, ...]) -
 
 
 def bytes_of(tensors: Iterable[tuple[RankTensor, int]]) -> Bytes:
-    """Their bytes together; where ZeRO's parts differ by an element, the mean over the ranks, rounded to a byte."""
+    """Bytes of all tensors; where ZeRO's parts differ by an element, the mean over the ranks, rounded to a byte."""
     return Bytes(round(sum(Fraction(times * t.elements * t.element_bytes, t.parts) for t, times in tensors)))
 
 
@@ -192,7 +192,7 @@ def _embeddings(config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whol
 
 
 def _end(config: GPTConfig | Architecture | ExpertModel, has_copy: bool) -> Iterator[Whole]:
-    """Final norm and head, which may be the embedding: `has_copy` says that this rank has that anyway."""
+    """Final norm and head; `has_copy`: this rank has the embedding already, which a tied head uses."""
     yield from _norm("final_norm", config)
     if isinstance(config, ExpertModel) and config.two_streams:
         yield from _norm("encoder_final_norm", config)
@@ -253,7 +253,7 @@ def _mlp(name: str, matrix: int, gated: bool, axes: tuple[str, ...]) -> Iterator
 
 
 def _attention(name: str, config: Architecture | ExpertModel) -> Iterator[Whole]:
-    """Without biases. What latent attention narrows is whole on each tensor rank, with its norms."""
+    """Attention's matrices, without biases; narrow projections and their norms are whole on each tensor rank."""
     width, a = config.width, config.attention
     if isinstance(a, LatentAttention):
         yield f"{name}.q_down.weight", width * a.query_rank, _WHOLE
@@ -271,7 +271,7 @@ def _attention(name: str, config: Architecture | ExpertModel) -> Iterator[Whole]
 
 
 def _parts(setup: Setup, axes: tuple[str, ...], cut_from: int) -> int:
-    """Into how many parts ZeRO cuts what it cuts from a stage on: ranks that have the same."""
+    """Number of parts into which ZeRO, from stage `cut_from` on, cuts a tensor: the ranks that hold the same one."""
     if setup.zero < cut_from:
         return 1
     return setup.data if "expert" in axes else setup.data * setup.expert  # experts differ along the expert axis

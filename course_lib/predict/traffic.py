@@ -1,4 +1,4 @@
-"""What a communication operation costs: bytes and messages of one rank, by algorithm, and seconds over a given link.
+"""The cost of a communication operation: bytes and messages of one rank, by algorithm, and seconds over a given link.
 
 There is one function for each operation, named as in `collectives.algorithms`, and all return a `Collective`:
 
@@ -122,7 +122,7 @@ class Collective:
     path: CriticalPath  # until the operation is finished everywhere
 
     def seconds(self, link: Link) -> Seconds:
-        """How long it takes: the path at the link's prices."""
+        """The duration: the path at the link's prices."""
         return link.seconds(self.path)
 
 
@@ -244,7 +244,7 @@ def _whole(n_bytes: int, messages: int, path: int) -> Collective:
 
 
 def tree_children(world_size: int, rank: int) -> int:
-    """How many children `rank` has in the binomial tree rooted at rank 0.
+    """The number of children of `rank` in the binomial tree rooted at rank 0.
 
     Rank r hands on to r + 1, r + 2, r + 4, … while the step is smaller than r's lowest set bit and the rank exists.
     """
@@ -289,7 +289,7 @@ def tokens_to_hide(
     flops_per_s: float, link_bytes_per_s: float, world_size: int, bytes_per_gradient: int = 2, ranks_per_node: int = 1,
     inside_bytes_per_s: float = float("inf"),
 ) -> Count:  # fmt: skip
-    """From how many tokens per rank on a backward pass lasts as long as the all-reduce of its gradients.
+    """The tokens per rank with which a backward pass lasts as long as the all-reduce of its gradients.
 
     4·Ψ·D / R = Ψ · bytes · 2 · max((G-1)/G / W_inside, (N-1)/N / (G · W)), so Ψ cancels out. Messages cost nothing
     here, and both levels are at work at once (long tensors go in pieces), so the slower one counts. With one rank in a
@@ -321,7 +321,7 @@ def tokens_to_hide(
 
 
 class GradientReady(NamedTuple):
-    """A gradient, and when the backward pass has finished it."""
+    """A gradient, and the time at which the backward pass has finished it."""
 
     name: str
     n_bytes: int
@@ -330,7 +330,7 @@ class GradientReady(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketSend:
-    """A bucket on its way: its content, and when its last gradient was ready, its all-reduce began and ended."""
+    """A bucket: its content, and the times at which its last gradient was ready, its all-reduce began and ended."""
 
     n_gradients: int
     n_bytes: Bytes
@@ -344,17 +344,17 @@ class Overlap:
     """A backward pass and the all-reduces of its buckets (Li et al. 2020, §3.2). Time 0 is where the pass begins."""
 
     departures: tuple[BucketSend, ...]  # the buckets, in the order in which they leave
-    backward_s: Seconds  # how long the rank computes
+    backward_s: Seconds  # for which the rank computes
     messages: Count  # that each rank sends
 
     @property
     def end_s(self) -> Seconds:
-        """When the optimizer may step: all is computed and has arrived."""
+        """The time at which the optimizer may step: all is computed and has arrived."""
         return Seconds(max([self.backward_s, *(each.end_s for each in self.departures)]))
 
     @property
     def waiting_s(self) -> Seconds:
-        """How long the rank waits behind its backward pass."""
+        """The time for which the rank waits behind its backward pass."""
         return Seconds(self.end_s - self.backward_s)
 
 
@@ -388,7 +388,7 @@ def overlap(
 
 
 def gradients_ready(setup: Setup, flops_per_s: float) -> list[GradientReady]:
-    """When gradients get ready, if the backward pass runs at `flops_per_s`.
+    """The times at which gradients get ready, if the backward pass runs at `flops_per_s`.
 
     The backward pass of a matrix takes 4 operations for each element and token; the rest (norms, biases, attention's
     scores) is left out. A tied embedding's gradient is complete at the end, though the head's share comes first.

@@ -1,4 +1,4 @@
-"""ZeRO in closed form: the buffers that pass through its ranks' memory, and how few ranks are enough.
+"""ZeRO in closed form: the buffers that pass through its ranks' memory, and the fewest ranks that are enough.
 
 The bytes and messages of its stages come from the formulas that all setups share; two belong to ZeRO alone:
 
@@ -30,8 +30,8 @@ def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
         parameters    R + 2W: the block at work and the next one, on its way; without `prefetch` R + W
         gradients     R + 3W + P: a block's, those of the one before being sent and received, one not yet joined
 
-    That is how `parallel.zero3` does it on a CPU. It is not reached at one moment, and comes on top of `model_states`
-    and activations.
+    These are the buffers of `parallel.zero3` on a CPU. Both are not full at one moment, and come on top of
+    `model_states` and activations.
 
     Raises:
         ValueError: another stage than 3, or a model that is split besides.
@@ -49,7 +49,7 @@ def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
 
 
 def fewest_ranks(setup: Setup, memory: int, holds: Callable[[Setup], MemoryAccount] = model_states) -> Setup:
-    """The setup on as few data ranks as hold it: `holds(setup).total` is at most `memory`.
+    """The setup on the fewest data ranks on which it fits: `holds(setup).total` is at most `memory`.
 
     Each rank keeps the sequences that it has: the batch grows with the ranks.
 

@@ -98,7 +98,7 @@ def ragged_batch(sequences: Sequence[Int[Tensor, "_"]], padding: int = 0) -> Bat
     """Join sequences into one batch: each token predicts the next, shorter rows are padded at the end.
 
     Args:
-        sequences: of token ids, two or more each.
+        sequences: token ids, two or more in each sequence.
         padding: the input token after a row's end. The model is causal, so no real position sees the padding.
 
     Raises:

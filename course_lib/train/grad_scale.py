@@ -26,7 +26,7 @@ class PendingGradScale:
     """The pending factor, and the gradients that it belongs to.
 
     Attributes:
-        factor: of all gradients; 1 when none is pending.
+        factor: the number that multiplies all gradients; 1 when none is pending.
         gradients: each gradient at the time of the last `times`, with the version that it had (PyTorch counts a
             tensor's in-place changes). Weak references: a gradient that is cleared is freed.
     """

@@ -78,7 +78,7 @@ class CastCounts:
 
     @property
     def total(self) -> int:
-        """The number of numbers."""
+        """The sum of the four counts."""
         return self.flushed + self.subnormal + self.normal + self.overflowed
 
 
@@ -112,7 +112,7 @@ class GradientSizes:
         everything to inf (ties to even, IEEE 754 §4.3.1).
 
         Args:
-            number_format: with inf (`specials="ieee"`), such as FP16, BF16, FP8_E5M2.
+            number_format: a format with inf (`specials="ieee"`), such as FP16, BF16, FP8_E5M2.
             scale: a power of two, so that multiplying rounds nothing.
 
         Raises:
@@ -125,7 +125,7 @@ class GradientSizes:
         half = number_format.min_subnormal / 2
         beyond = number_format.max + number_format.spacing(number_format.max).item() / 2
         flushed = self._below(half / scale, or_equal=True)  # a tie goes to the even neighbour, 0
-        not_normal = self._below((number_format.min_normal - half) / scale)  # from there on, rounding makes it normal
+        not_normal = self._below((number_format.min_normal - half) / scale)  # from there on, numbers become normal
         finite = self._below(beyond / scale)  # limits are divided, not all numbers multiplied: exact for powers of two
         return CastCounts(flushed, not_normal - flushed, finite - not_normal, self.sorted.numel() - finite)
 

@@ -6,7 +6,7 @@
     ])
 
 A matrix's momentum has a few large singular values and many small ones. Muon makes all about 1, so that rare directions
-are learned, too. A slice has other singular values. State: 4 bytes a weight of a matrix in fp32, half of AdamW's.
+are learned, too. A part of a matrix has other ones. State: 4 bytes a weight of a matrix in fp32, half of AdamW's.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Muon(AdamW):
             group.update({"momentum": momentum, "orthogonal": True} | group)
 
     def take(self, parameter: Tensor) -> None:
-        """Refuse with a ValueError what is no matrix in an orthogonal group."""
+        """Raise a ValueError for a parameter of an orthogonal group that is not a matrix."""
         if self.param_groups[-1].get("orthogonal", True) and parameter.dim() != 2:
             raise ValueError(f"shape {tuple(parameter.shape)} is no matrix; give it in a group with orthogonal=False")
 

@@ -51,7 +51,7 @@ class Optimizer(torch.optim.Optimizer):
         """Take one step for one weight, in place, with the learning rate and the other settings of its `group`.
 
         Args:
-            gradient: of weight's shape and dtype; not to be changed.
+            gradient: a tensor of weight's shape and dtype; not to be changed.
             state: kept for this weight between steps; empty before the first one.
         """
         raise NotImplementedError
@@ -82,7 +82,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def state_bytes(self) -> Bytes:
-        """Bytes of the tensors kept between steps; nothing before the first one."""
+        """Bytes of the tensors kept between steps: moments from the first step on, fp32 copies from the start."""
         kept = (tensor for state in self.state.values() for tensor in state.values() if isinstance(tensor, Tensor))
         return Bytes(sum(tensor.untyped_storage().nbytes() for tensor in kept))  # a view keeps its whole storage alive
 

@@ -67,7 +67,7 @@ class CastPolicy(TorchFunctionMode):
     as one operation, which follows its inputs.
 
     Args:
-        dtype: of contractions, torch.bfloat16 or torch.float16.
+        dtype: that of contractions, torch.bfloat16 or torch.float16.
 
     Raises:
         ValueError: another dtype.
@@ -125,7 +125,7 @@ class MasterWeights(_OverRule):
         super().__init__(rule)
 
     def take(self, parameter: Tensor) -> None:
-        """Keep the weight in fp32, and round the model's."""
+        """Keep an fp32 copy of the weight, and round the model's weight to 16 bits."""
         self.state[parameter]["master"] = parameter.data.float()
         parameter.data = parameter.data.to(self.dtype)  # .data: the parameter itself stays, so model and groups keep it
 

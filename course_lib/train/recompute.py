@@ -42,8 +42,8 @@ def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **k
     precision.) Parameters inside `fn` that are no arguments get their gradients, whatever arguments require.
 
     Args:
-        fn: a module or function. It runs twice, so a side effect (a counter, BatchNorm's running mean) happens twice.
-            It must compute the same each time: its weights must not change before the backward pass. Calls may nest.
+        fn: a module or function, which runs twice: a side effect (a counter, BatchNorm's running mean) happens twice.
+            `fn` must compute the same each time, so weights must not change before the backward pass. Calls may nest.
         args, kwargs: anything; tensors may sit in nested lists, tuples and dicts. A tensor that was computed outside
             and needs a gradient must be among them; a parameter need not.
         preserve_rng: rewind PyTorch's global random numbers for the second run (not those of a generator that `fn`
@@ -248,13 +248,13 @@ class RecomputedLayers(nn.ModuleList):
             return super().__getitem__(index)
         return RecomputedLayers(list(self._modules.values())[index], self.every)  # type: ignore[arg-type]
 
-    __repr__ = nn.Module.__repr__  # a ModuleList prints what its loop yields
+    __repr__ = nn.Module.__repr__  # a ModuleList prints its loop's items
 
 
 def recompute_only(model: nn.Module, kind: type[nn.Module], method: str = "forward") -> nn.Module:
     """Recompute one method of every module of one kind (*selective* recompute), in place; return the same model.
 
-    It is for large and cheap parts: `recompute_only(gpt, Attention, "explicit")` runs the S x S scores, softmax and
+    Choose large and cheap parts: `recompute_only(gpt, Attention, "explicit")` runs the S x S scores, softmax and
     dropout again (Korthikanti et al. 2022, §5); `recompute_only(gpt, Attention)` the projections as well;
     `recompute_only(gpt, Block)` everything.
 

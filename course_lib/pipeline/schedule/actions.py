@@ -38,7 +38,7 @@ class Message(NamedTuple):
     """The tensor from a neighbouring stage that an action needs, an F an activation, a B or BW a gradient."""
 
     what: Literal["activation", "gradient"]
-    stage: int  # that needs the tensor
+    stage: int  # the one that needs the tensor
     micro_batch: int
 
     def __str__(self) -> str:
@@ -47,14 +47,14 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Each rank's actions, in order. An impossible schedule can be written down, too: `problems` tells why it is.
+    """Each rank's actions, in order. An impossible schedule can be written down, too: `problems` lists the reasons.
 
     Attributes:
         name: for charts and messages.
         actions: rank → its actions.
         owner: stage → the rank that holds it.
-        micro_batches: their number in a step.
-        mirrored: how many of them, the last ones, go up the ranks instead of down: their stage s is on the rank that
+        micro_batches: number of micro-batches in a step.
+        mirrored: number of micro-batches, the last ones, that go up the ranks: their stage s is on the rank that
             has stage S - 1 - s of the others, with a second copy of its weights (`dualpipe`).
     """
 
@@ -128,7 +128,7 @@ def parse(text: str, name: str = "written by hand") -> Schedule:
     owners: dict[int, int] = {}
     for rank, each in enumerate(actions):
         for action in each:
-            owners.setdefault(action.stage, rank)  # whoever names a stage first
+            owners.setdefault(action.stage, rank)  # the first rank that names a stage
     if missing := set(range(max(owners, default=0) + 1)) - owners.keys():
         raise ValueError(f"no rank does anything on stage {min(missing)}: stages count from 0 without a gap")
     n_micro_batches = 1 + max(action.micro_batch for each in actions for action in each)  # `problems` tells of gaps
@@ -147,7 +147,7 @@ def check_sizes(**sizes: int) -> None:
     """Refuse numbers of ranks, micro-batches and so on that are no positive integers.
 
     Raises:
-        ValueError: one of them is not.
+        ValueError: a size is no positive integer.
     """
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:

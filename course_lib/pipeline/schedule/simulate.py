@@ -64,7 +64,7 @@ class Gantt:
     """Start and end of every rank's actions: simulated, or measured on real ranks (then in seconds).
 
     Attributes:
-        name: the schedule's.
+        name: the schedule's name.
         spans: rank → its bars, in order, from time 0 on.
     """
 
@@ -96,7 +96,7 @@ class Gantt:
 
     @property
     def bubble_without_sync(self) -> float:
-        """Idle time over working time if no rank waits for another one between two steps: that of the rank that waits
+        """Idle time over working time if no rank waits for another one between two steps, of the rank that waits
         longest between its first action and its last. Qi et al. 2023 count so (x, or their "bubble rate" x / (1 + x))
         and let ranks step by themselves, which a global gradient norm would forbid (§4, §5.3).
         """

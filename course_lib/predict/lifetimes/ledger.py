@@ -24,7 +24,7 @@ class Ledger:
         self._blocks: dict[str, list[tuple[str, int]]] = defaultdict(list)
 
     def add(self, category: str, **blocks: int) -> None:
-        """Blocks that are born at the same moment, name → bytes."""
+        """Add blocks that are born at the same moment, name → bytes."""
         for name, nbytes in blocks.items():
             plain = int(nbytes)  # not Bytes: these sums are taken very often
             self._blocks[name].append((category, plain))
@@ -33,32 +33,32 @@ class Ledger:
             self.peak, self.peak_phase = dict(self.alive), self.phase
 
     def make(self, **blocks: int) -> None:
-        """Results on their way to the next operation."""
+        """Add results on their way to the next operation."""
         self.add("temporaries", **blocks)
 
     def save(self, **blocks: int) -> None:
-        """Results that autograd keeps for the backward pass."""
+        """Add results that autograd keeps for the backward pass."""
         self.add("activations", **blocks)
 
     def grad(self, **blocks: int) -> None:
-        """Gradients of parameters; they stay."""
+        """Add gradients of parameters, which stay."""
         self.add("gradients", **blocks)
 
     def free(self, *names: str) -> None:
-        """The last use of these blocks is over."""
+        """Free blocks whose last use is over."""
         for name in names:
             category, nbytes = self._blocks[name].pop()
             self.alive[category] -= nbytes
 
     def renew(self, **blocks: int) -> None:
-        """Results whose names others have, which go when these are there."""
+        """Add results under names that are taken; the older blocks of these names go afterwards."""
         self.make(**blocks)
         for name in blocks:
             if len(self._blocks[name]) > 1:
                 self.alive["temporaries"] -= self._blocks[name].pop(0)[1]
 
     def release(self, name: str) -> None:
-        """Autograd lets go of this block, but the caller (who passed the batch in) still holds it."""
+        """Turn a saved block into a temporary: autograd drops it, but the caller, who passed the batch in, holds it."""
         category, nbytes = self._blocks[name].pop()
         self.alive[category] -= nbytes
         self.make(**{name: nbytes})

@@ -1,10 +1,10 @@
 """A training step of our GPT as a list of births and deaths: which block of memory exists from when to when.
 
-`predict.peak` reads this list. Nothing runs: it goes through the forward pass, the backward pass and the optimizer in
+`predict.peak` reads this list. Nothing runs: the code goes through forward pass, backward pass and optimizer in
 their order and writes down, one line a block, the tensors that are made, those that autograd keeps for the backward
-pass, and those that can go. Read it beside `model/gpt.py`; `saved.py` has what is kept between the passes as a sum.
+pass, and those that can go. Read this file beside `model/gpt.py`; `saved.py` sums the tensors kept between passes.
 
-Exact on a CPU, in 32 bits and with weights in 16, for layers as GPT-2 has them: LayerNorm, positions from a table (or
+The list is exact on a CPU, with weights in 32 or 16 bits, for GPT-2's layers: LayerNorm, positions from a table (or
 none), no dropout. A GPU's LayerNorm keeps its statistics in 32 bits whatever the weights are.
 """
 
@@ -37,7 +37,7 @@ class StepLifetimes:
             element * self.tokens * n for n in (config.width, config.mlp_width, config.vocab_size)
         )
         self.wide_BSV = FLOAT * self.tokens * config.vocab_size  # the loss is computed in 32 bits, always
-        self.BHS = FLOAT * self.tokens * config.heads  # as are the fused kernel's numbers, one a row
+        self.BHS = FLOAT * self.tokens * config.heads  # the fused kernel's log-sum-exps are fp32, too
         self.BHSS = element * self.tokens * config.heads * seq
         self.D, self.SD = element * config.width, element * seq * config.width
         self.VD = element * config.vocab_size * config.width
@@ -46,7 +46,7 @@ class StepLifetimes:
     # ---- forward -----------------------------------------------------------------------------------------------
 
     def forward(self) -> None:
-        """From tokens to the loss."""
+        """Write down the forward pass, from tokens to the loss."""
         self.ledger.phase = "forward"
         self.ledger.make(targets=INT64 * self.tokens)  # part of the batch, and waiting
         self.embed()
@@ -82,7 +82,7 @@ class StepLifetimes:
         self.add_branch()
 
     def norm(self) -> None:
-        """Its input `x` is on the list already; its result is kept by the linear layer that reads it."""
+        """A norm: its input `x` is on the list already; its result is kept by the linear layer behind."""
         self.ledger.save(mean=self.statistic_BS, rstd=self.statistic_BS, normed=self.BSD)
 
     def add_branch(self) -> None:
@@ -132,7 +132,7 @@ class StepLifetimes:
     # ---- backward ----------------------------------------------------------------------------------------------
 
     def backward(self) -> None:
-        """The same way back."""
+        """Write down the backward pass, from the loss to the embeddings."""
         self.ledger.phase = "backward"
         self.ledger.make(one=FLOAT)  # the gradient of the loss, with which autograd begins
         self.loss_backward()
@@ -189,7 +189,7 @@ class StepLifetimes:
             self.forget_summand()
 
     def forget_summand(self) -> None:
-        """The stream's gradient as it was before the sum."""
+        """Free the stream's gradient as it was before the sum."""
         self.ledger.free("d_stream")
 
     def linear_backward(self, weight: int, bias: int, *frees: str, **d_input: int) -> None:
@@ -259,7 +259,7 @@ class RecomputedLifetimes(StepLifetimes):
     _summand_is_held = False
 
     def block(self) -> None:
-        """Its input is part of the stream and stays, and so does its result, which is the next one's input."""
+        """A block's input is part of the stream and stays, and so does its result, the next block's input."""
         self.ledger.save(x=self.BSD)
 
     def block_backward(self) -> None:
@@ -288,7 +288,7 @@ def optimizer_step(setup: Setup, ledger: Ledger, parameters: Sequence[int], new_
     `torch.optim`.
 
     Args:
-        setup, ledger: what is trained, and where births and deaths go.
+        setup, ledger: the training setup; the ledger for births and deaths.
         parameters: elements of every parameter tensor, in the model's own order.
         new_state: bytes of state that this step creates.
     """

@@ -1,6 +1,6 @@
-"""What a machine and its software make of a step's amounts: seconds, and the bytes of the fullest GPU.
+"""Seconds of a step's amounts on a machine with its software, and the bytes of the fullest GPU.
 
-    step = max(GEMMs + what tensor ranks send, launches) · (m + bubble) + what is sent and not hidden
+    step = max(GEMMs + traffic of tensor ranks, launches) · (m + bubble) + traffic that is not hidden
 
 Every constant is a property of something that can be bought or read: `Constants` names them. They are fitted once, on
 published runs, by `python benchmarks/planner.py`, and stand in `constants.json` with date, rows and sources.
@@ -23,7 +23,7 @@ from course_lib.predict.setup import positive
 
 @dataclass(frozen=True)
 class Constants:
-    """A machine with its software. Speeds are what a GPU reaches, shares of a data sheet's peak or bytes a second.
+    """A machine with its software. Speeds are those that a GPU reaches, as shares of the peak or bytes a second.
 
     Attributes:
         gemm_efficiency: of wide matrix products, over the dense peak.
@@ -36,7 +36,7 @@ class Constants:
         launch_s, launch_tensor_s: in which the CPU starts the kernels of a block, alone and with tensor ranks: a block
             takes no less, however small.
         link_bytes_per_s: inside a node, one direction.
-        overlapped: share of what tensor ranks and stages send that leaves behind products.
+        overlapped: share of the bytes of tensor ranks and stages that are sent behind products.
         nic_bytes_per_s: of a GPU's own network card.
         message_s: of a step of the gradients' ring between nodes, its buckets together: α, where 1/bandwidth is β.
         zero_slowness: how many times as long ZeRO-1 and 2 take to scatter and gather as an all-reduce of as many bytes.
@@ -152,8 +152,8 @@ def seconds(work: Work, constants: Constants, peak: float | Amounts, node: int =
 def _speed(constants: Constants, ranks: Amounts, apart: Amounts | int, node: int) -> Amounts:
     """Bytes a second of a ring that spans `ranks` GPUs, its members `apart` places apart.
 
-    It goes at the pace of its slowest link. Between nodes that is the network card, or several: as many members as a
-    ring has in a node, as many cards it uses, since NCCL lays as many rings, each of which leaves by another card.
+    A ring goes at the pace of its slowest link. Between nodes that is the network card, or several: a ring uses as many
+    cards as it has members in a node, since NCCL lays as many rings, each of which leaves by another card.
     """
     cards = np.maximum(1, node // apart) * constants.nic_bytes_per_s
     return np.where(ranks <= node, constants.link_bytes_per_s, np.minimum(constants.link_bytes_per_s, cards))

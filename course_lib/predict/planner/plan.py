@@ -1,6 +1,6 @@
 """The legal ways to train a model on a cluster, with their seconds and their bytes, the fastest that fits first.
 
-The best of them, the line that starts it, and why others are none:
+The best plan, the line that starts the plan, and why others are not legal:
 
     plans = predict.plan(zoo.LLAMA3_70B, Cluster(hardware.H100_80GB, 1024), batch=1024)
     plans.best[0].step_s, plans.best[0].torchrun(), plans.refused
@@ -27,10 +27,10 @@ _FILLED = "that can be filled"
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to train: the sizes of the mesh axes, the rest of the layout, and what it costs.
+    """One way to train: the sizes of the mesh axes, the rest of the layout, and the cost.
 
     `first_gb`, `middle_gb` and `last_gb` are 10^9 bytes of the pipeline's stages; `mfu` is the model's FLOPs, without
-    recompute, over the peak; `exposed_s` is what sums over data and context ranks add to the step.
+    recompute, over the peak; `exposed_s` is the time that sums over data and context ranks add to the step.
     """
 
     tensor: int
@@ -64,7 +64,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Plans:
-    """What `plan` found: the best plans that fit, how many were looked at, and why others are none.
+    """The result of `plan`: the best plans that fit, the number looked at, and why others are not legal.
 
     `map` has the fastest that fits of each (tensor, pipeline); `refused` says for each reason how many meshes or plans
     it excludes.
@@ -81,7 +81,7 @@ class Plans:
 
     @staticmethod
     def of(text: str) -> Plans:
-        """What `json` wrote."""
+        """The plans that `json` wrote as text."""
         read = json.loads(text)
         best, fastest = ([Plan(**each) for each in read[name]] for name in ("best", "map"))
         return Plans(best, fastest, read["looked_at"], read["refused"])
@@ -109,7 +109,7 @@ def plan(model: Shape, cluster: Cluster, batch: int, seq: int | None = None, kee
 
 
 def _no_plan(cluster: Cluster, batch: int, seq: int, refused: Counter[str]) -> str:
-    """Why there is none, what is too large first, and what would help."""
+    """The reasons why no plan fits, too large a size first, and a remedy."""
     reasons = sorted(refused, key=lambda reason: (_FILLED not in reason, -refused[reason]))[:5]
     told = "\n".join(f"  {refused[reason]:,} times: {reason}" for reason in reasons)
     larger = any(_FILLED in reason for reason in reasons)

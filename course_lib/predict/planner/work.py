@@ -1,8 +1,8 @@
-"""What a step of each layout holds, computes and sends, as NumPy arrays over many layouts: counted, nothing measured.
+"""The amounts that a step of each layout holds, computes and sends, as NumPy arrays over many layouts: all counted.
 
 One call of `work` asks the list of a rank's tensors (`predict.tensors`) once for each kind of layer and each way to cut
 it, some hundred times for 10^5 plans; the rest is arithmetic on arrays of one number for each layout, n in the shapes.
-What a machine makes of these amounts, its seconds and its extra bytes, is in `cost.py`.
+The seconds of these amounts on a machine, and its extra bytes, are in `cost.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Layouts(NamedTuple):
         return np.maximum(1, -(-self.batch // (self.data * self.expert * self.micro_batch)))
 
     def take(self, which: np.ndarray) -> Layouts:
-        """Those of these indices, or where this mask is true."""
+        """The layouts of these indices, or where this mask is true."""
         return Layouts(*(field[which] for field in self))
 
 
@@ -80,9 +80,9 @@ def work(
     Args:
         config: the model; tokens of a sequence are `seq`.
         layouts: legal ones (`plan.legal`); `Setup` refuses others.
-        blocks: of the first, the fullest and the last stage; by default an even cut, with what is missing missing at
-            the ends (Llama 3 405B has 126 blocks on 16 stages, a block less at both ends).
-        sequence_parallel: whether tensor ranks also cut what lies between products; never with experts.
+        blocks: of the first, the fullest and the last stage; by default an even cut, in which the ends have
+            fewer (Llama 3 405B has 126 blocks on 16 stages, a block less at both ends).
+        sequence_parallel: whether tensor ranks also cut the stream between products; never with experts.
 
     Raises:
         ValueError: as `Setup` and `rank_tensors`.
@@ -136,7 +136,7 @@ def work(
 
 
 def even_blocks(layers: int, pipeline: Numbers) -> np.ndarray:
-    """Blocks of the first stage, the fullest, and the last, where both ends take what is too few: (n, 3)."""
+    """Blocks of the first stage, the fullest, and the last, where the ends have fewer: (n, 3)."""
     most = -(-layers // pipeline)
     missing = most * pipeline - layers
     ends = np.where(missing >= pipeline, 0, most)  # more missing than stages: no such cut
@@ -179,7 +179,7 @@ def _one_way(
 
 
 def _counts(config: Config, each: Layouts, blocks: np.ndarray) -> np.ndarray:
-    """How many layers of each kind the first stage, one in the middle and the last have: (n, stage, kind)."""
+    """Numbers of layers of each kind in the first stage, one in the middle and the last: (n, stage, kind)."""
     p = each.pipeline
     before = np.cumsum([0, *_with_experts(config)])  # expert blocks among the first so many
     start = np.stack([0 * p, np.minimum(blocks[:, 0], config.layers - blocks[:, 1]), config.layers - blocks[:, 2]], 1)
