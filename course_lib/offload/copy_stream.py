@@ -32,7 +32,7 @@ class BandwidthLimit:
 
     def __init__(self, bytes_per_s: float | None) -> None:
         if bytes_per_s is not None and not bytes_per_s > 0:
-            raise ValueError(f"a road carries more than 0 bytes a second; bytes_per_s={bytes_per_s}")
+            raise ValueError(f"a limit is more than 0 bytes a second; bytes_per_s={bytes_per_s}")
         self.bytes_per_s = bytes_per_s
         self._free_at, self._lock = 0.0, threading.Lock()
 
@@ -57,7 +57,7 @@ class CopyStream:
     """
 
     def __init__(self, bytes_per_s: float | None = None) -> None:
-        self.carried, self._pace = Bytes(0), BandwidthLimit(bytes_per_s)
+        self.carried, self._limit = Bytes(0), BandwidthLimit(bytes_per_s)
         self._engine: torch.cuda.Stream | None = None  # made with the first tensor that lies on a GPU
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
 
@@ -85,7 +85,7 @@ class CopyStream:
             else:
                 self._carry_by_engine(source, into, add, ready, gpu)
         self.carried += source.nbytes
-        self._pace.wait(source.nbytes, asked_at)
+        self._limit.wait(source.nbytes, asked_at)
 
     def _carry_by_engine(self, source: Tensor, into: Tensor, add: bool, ready: Any, gpu: torch.device) -> None:
         """Copy on a stream of its own through page-locked memory, in the dtype of `source`; rounding comes after."""

@@ -44,7 +44,7 @@ class Disk:
     """
 
     def __init__(self, folder: str | Path, bytes_per_s: float | None = None) -> None:
-        self.folder, self._pace = Path(folder), BandwidthLimit(bytes_per_s)
+        self.folder, self._limit = Path(folder), BandwidthLimit(bytes_per_s)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.facts: Mapping[str, Any] = {}
         self.read_bytes = self.written_bytes = Bytes(0)
@@ -142,12 +142,12 @@ class Disk:
         self._check(file, size)
         _read_file(self.folder / file, into)
         self.read_bytes += size
-        self._pace.wait(size, asked_at)
+        self._limit.wait(size, asked_at)
 
     def _write(self, file: str, vector: Tensor, asked_at: float) -> None:
         _write_file(self.folder / file, vector)
         self.written_bytes += vector.nbytes
-        self._pace.wait(vector.nbytes, asked_at)
+        self._limit.wait(vector.nbytes, asked_at)
 
 
 class Bandwidth(NamedTuple):

@@ -67,8 +67,8 @@ class OffloadedAdamW:
         self._away = [_Away(weight) for weight in weights]
         masters = [away.master for away in self._away]
         plan = plan_buckets(masters, BUCKET_BYTES, range(len(masters)))
-        pace = BandwidthLimit(memory_bytes_per_s)
-        self._buckets = [_Bucket([self._away[number] for number in numbers], pace, adamw) for numbers in plan]
+        limit = BandwidthLimit(memory_bytes_per_s)
+        self._buckets = [_Bucket([self._away[number] for number in numbers], limit, adamw) for numbers in plan]
         self._processor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="processor")  # for delayed updates
         self._update: Future[list[_Updated]] | None = None
         for weight, away in zip(weights, self._away, strict=True):
@@ -143,8 +143,8 @@ _Updated = tuple[_Away, Tensor]
 class _Bucket:
     """Parameters that one call updates: a call has a fixed cost, above that of a small parameter's arithmetic."""
 
-    def __init__(self, away: list[_Away], pace: BandwidthLimit, adamw: dict[str, Any]) -> None:
-        self.away, self._pace = away, pace
+    def __init__(self, away: list[_Away], limit: BandwidthLimit, adamw: dict[str, Any]) -> None:
+        self.away, self._limit = away, limit
         self.adamw = torch.optim.AdamW([each.master for each in away], fused=True, **adamw)
 
     def updated(self, gradients: list[Tensor | None]) -> list[_Updated]:
@@ -156,7 +156,7 @@ class _Bucket:
         self.adamw.zero_grad()
         pairs = zip(self.away, gradients, strict=True)
         updated = [(away, away.rounded()) for away, gradient in pairs if gradient is not None]
-        self._pace.wait(UPDATE_BYTES * sum(away.master.numel() for away, _ in updated), began)
+        self._limit.wait(UPDATE_BYTES * sum(away.master.numel() for away, _ in updated), began)
         return updated
 
     @property
