@@ -1,1 +1,1 @@
-"""What pages show: a folder for each lesson with its pictures and its explorer, and `shared/` for several."""
+"""Code of single pages: a folder for each lesson with its pictures, explorer and checks, and `shared/` for several."""

@@ -1,1 +1,1 @@
-"""What lesson 00 shows."""
+"""Checks of lesson 00's turns."""

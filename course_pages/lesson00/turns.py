@@ -44,7 +44,7 @@ def check_average(function: Function) -> None:
     for world_size in (2, 4):
         mean = (1 + world_size) / 2
         due = [[mean * i for i in range(6)], [mean * i for i in range(2)]]
-        enough = int(predict.all_reduce(32, world_size=world_size).bytes)  # of 8 numbers
+        enough = int(predict.all_reduce(32, world_size=world_size).bytes)  # 32 bytes: 8 numbers
         for rank, (found, n_bytes) in enumerate(ranks.run(on_each_rank, world_size=world_size)):
             told = f"{world_size} ranks bring {', '.join(f'{r + 1}·i' for r in range(world_size))} for element i"
             assert found == due, f"{told}, and rank {rank} has {found} in weight and bias afterwards"

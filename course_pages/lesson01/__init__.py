@@ -1,1 +1,1 @@
-"""What lesson 01 and its lab show: pictures and the explorer."""
+"""Lesson 01's page: pictures, the explorer, checks of turns."""

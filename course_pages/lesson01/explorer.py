@@ -1,6 +1,6 @@
 """The bit explorer: one number in many float formats, down to the bit.
 
-Type a number, or click a bit, and every format shows what it makes of it: the bits of sign, exponent and fraction, the
+Type a number, or click a bit, and every format shows its rounding: the bits of sign, exponent and fraction, the
 value that is really stored, its neighbours, and the rounding error. No table holds all numbers, so this is the one
 explorer whose arithmetic runs in the browser (`floats.js`); `bit_rows` computes the same in Python, and the tests hold
 the two against each other, to the bit.
@@ -110,7 +110,7 @@ def describe(form: FloatFormat) -> dict[str, Any]:
 def _to_json(value: float, _widget: object) -> str:
     """A float as its 64 bits in hexadecimal: JSON has no infinity and no nan, and JavaScript prints other digits.
 
-    One text for one number also matters: whatever comes back in another form is taken for a change.
+    One text for one number also matters: a number that comes back in another form is taken for a change.
     """
     return struct.pack(">d", math.nan if math.isnan(value) else value).hex()
 
@@ -144,7 +144,7 @@ class BitExplorer(Explorer):
 
     @property
     def rows(self) -> list[BitRow]:
-        """Rows of the number that stands there now."""
+        """Rows of the current number."""
         return bit_rows(self.value, self.formats)
 
     def _table(self) -> dict[str, Any]:

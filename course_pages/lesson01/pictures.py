@@ -1,4 +1,4 @@
-"""Pictures of float formats: where their numbers lie, how far they reach, how much each of them loses."""
+"""Pictures of float formats: their numbers on a line, their reach and precision, their rounding errors."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def running_values(
 
     Args:
         curves: name → value after each addition.
-        xlabel: what the steps are.
-        first: draw the first so many steps once more, in a panel of their own, up to the value that the curve which
-            ends lowest ends at, with a dotted line at each power of two.
+        xlabel: name of the steps.
+        first: number of first steps that a panel of their own draws once more, up to the last value of the curve that
+            ends lowest, with a dotted line at each power of two.
     """
     figure, (axes, *zoom) = new_figure(columns=2 if first else 1, height=3.0)
     longest = max(len(values) for values in curves.values())

@@ -10,7 +10,7 @@ from course_kit.notebook.your_turn import Function
 from course_lib.numerics import FP16, FloatFormat
 
 FORMATS = ((torch.bfloat16, 8, 7), (torch.float16, 5, 10))
-"""Of PyTorch's dtypes: bits of exponent and of fraction."""
+"""PyTorch's dtypes, each with its bits of exponent and of fraction."""
 
 EXERCISES = (
     next(n for n in range(1, 1000) if f"{1.86 * n:.1f}" == "316.2"),
@@ -58,7 +58,7 @@ def ten_thousand(function: Function, update: float = 1e-4, start: float = 1.0) -
 
 
 def check_kahan(function: Function) -> None:
-    """Where ten thousand updates lead, up and down, and that what arrives is never owed as well."""
+    """The end of ten thousand updates, up and down; an update that has arrived leaves no debt."""
     for update, due in ((1e-4, 2.0), (-2e-5, 0.8)):
         end = ten_thousand(function, update)[-1]
         weight, owed = torch.tensor([1.0, 0.0], dtype=torch.bfloat16)

@@ -1,1 +1,1 @@
-"""What lesson 02 and its lab show: pictures and the explorer."""
+"""Lesson 02's page: pictures, the explorer, checks of turns."""

@@ -1,7 +1,7 @@
 """A training step's peak against the cards that it might run on.
 
 Move a slider, and see which block grows, by how much, and which cards drop out. `held` asks `predict.peak`, which
-lesson 02 measures. These controls have 7 million places, so the table holds what a peak is the largest of: `moments`.
+lesson 02 measures. These controls have 7 million places, so the table has sums, the largest of them a peak: `moments`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def steps(attention: str = "fused", one: bool = False, **kind: Any) -> list[Setu
 
 
 def corners(one: bool) -> np.ndarray:
-    """The terms at the corners of what the controls offer, for each width and length: (places, 4, terms)."""
+    """The terms at the corners of the controls' ranges, for each width and length: (places, 4, terms)."""
     offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
     batches = (1, 1) if one else (2, offers["batch"][-1])
     ends = list(product((offers["layers"][0], offers["layers"][-1]), batches))
@@ -76,7 +76,7 @@ def corners(one: bool) -> np.ndarray:
 
 @cache
 def memory_table() -> dict[str, Any]:
-    """What the script adds up; see `moments`.
+    """Factors of the terms that the script adds up; see `moments`.
 
     Returns:
         "terms": powers. "passes": "bits attention recompute 1-or-more" → the moments that may be the peak: the pass,

@@ -1,7 +1,7 @@
 """The moments of a training step that may be its peak, as sums of terms that a script can add up.
 
-`predict.peak` follows a step tensor by tensor, which no script can do at each move of a slider. But what is alive at
-one moment, say when the last block's scores are masked, is a sum: so many bytes for each layer, token and width, so
+`predict.peak` follows a step tensor by tensor, which no script can do at each move of a slider. But the bytes alive at
+one moment, say when the last block's scores are masked, are a sum: so many for each layer, token and width, so
 many for each head and pair of tokens, and so on. Here the library's own ledger tells the moments of a few small steps,
 the factors of the terms are solved for, and moments that can never be the largest are left out. The peak of any step is
 then the largest of the sums.
@@ -28,10 +28,10 @@ TERMS = [
 """Powers of layers, tokens of the batch, tokens of a sequence, width, heads. The vocabulary is inside the factors."""
 
 PARTS = ("gradients", "activations", "temporaries")
-"""What comes and goes. Weights and optimizer state stay."""
+"""Categories that come and go within a step. Weights and optimizer state stay."""
 
 Moments = dict[str, list[int]]
-"""Where in the step → bytes of the parts that are alive."""
+"""Place in the step → bytes of each part that are alive."""
 
 
 def terms(layers: int, batch: int, seq: int, width: int, heads: int) -> list[int]:
@@ -51,13 +51,13 @@ class Watch(Ledger):
         self.place, self.seen = "start", dict[tuple[str, str], list[list[int]]]()
 
     def add(self, category: str, **blocks: int) -> None:
-        """Blocks are born; that is a moment."""
+        """Add blocks, and keep the moment."""
         super().add(category, **blocks)
         self.seen.setdefault((self.phase, self.place), []).append([self.alive[part] for part in PARTS])
 
 
 def _telling(kind: type[StepLifetimes], ledger: Watch, layers: int) -> type[StepLifetimes]:
-    """The step of this kind, which tells the ledger where it is."""
+    """A step of this kind that tells the ledger its place."""
 
     def visit(run: Callable[[], None], phase: str) -> None:
         done = sum(key[0] == phase and key[1].startswith("block") for key in ledger.seen)
@@ -78,7 +78,7 @@ def _telling(kind: type[StepLifetimes], ledger: Watch, layers: int) -> type[Step
 def passes(setup: Setup) -> Moments:
     """The moments of forward and backward: outside of the blocks, and in the first and last one.
 
-    From one block to the next, what is alive grows or shrinks by the same bytes: those between lie between.
+    From one block to the next, the bytes alive grow or shrink by the same number: blocks in the middle lie between.
     """
     ledger, layers = Watch(), setup.gpt.layers
     kind = _telling(RecomputedLifetimes if setup.recompute == "full" else StepLifetimes, ledger, layers)
@@ -98,19 +98,19 @@ def passes(setup: Setup) -> Moments:
 def update(setup: Setup) -> Moments:
     """The moments of the optimizer's step.
 
-    All blocks have the same parameters: the first one's updates tell those of all.
+    All blocks have the same parameters: the updates of the first one stand for all.
     """
     tensors = rank_tensors(setup, 0, "parameters")
     elements = [each.elements for each in tensors if each.name.split(".")[:2][-1] in ("0", "weight", "bias")]
     batch = 2 * INT64 * setup.batch_size * setup.seq + FLOAT  # tokens, targets and the loss, which the caller holds
     ledger = Watch(gradients=_bytes_of(setup, "gradients"), temporaries=batch)
     optimizer_step(setup, ledger, elements)
-    seen = ledger.seen.get(("optimizer step", "start"), [])  # nothing, where all happens in place
+    seen = ledger.seen.get(("optimizer step", "start"), [])  # no moment, where every operation is in place
     return {f"optimizer step, {n}": account for n, account in enumerate(seen)}
 
 
 def states(setup: Setup) -> Moments:
-    """What stays: bytes of weights and of optimizer state."""
+    """Bytes that stay through the step: weights and optimizer state."""
     return {"states": [_bytes_of(setup, "parameters"), _bytes_of(setup, "optimizer")]}
 
 
@@ -123,7 +123,7 @@ def sums(follow: Callable[[Setup], Moments], steps: Sequence[Setup]) -> dict[str
     """For every moment of these steps, which differ in their sizes alone: for each part the factor of each term, exact.
 
     Raises:
-        ArithmeticError: what is alive at some moment is no such sum.
+        ArithmeticError: the bytes alive at some moment are no such sum.
     """
     sizes = [(each.gpt.layers, each.batch_size, each.seq, each.gpt.width, each.gpt.heads) for each in steps]
     rows, seen = np.array([terms(*each) for each in sizes], dtype=float), [follow(step) for step in steps]

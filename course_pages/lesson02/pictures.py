@@ -1,4 +1,4 @@
-"""A map of the allocator's segments: what is in use, what is free, and why the free part helps nobody."""
+"""A map of the allocator's segments: blocks in use and free ones, of which none may be large enough for a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of lesson 02's turns: a peak, model states, what a block keeps, a cache; and what real steps hold."""
+"""Checks of lesson 02's turns: a peak, model states, a block's activations, a cache; and bytes that real steps hold."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def between_the_passes(config: GPTConfig, batch_size: int, seq: int) -> Bytes:
     """Activations that are alive when the forward pass has ended."""
     model, batch = GPT(config), batch_of(batch_size, seq)
     with measure.memory(model) as record:
-        loss = model(*batch)  # as long as it lives, so does its graph
+        loss = model(*batch)  # keeps the graph alive
         alive = record.now.activations
     del loss
     return alive
@@ -77,7 +77,7 @@ def measured_peak(precision: str, recompute: str) -> Bytes:
 
 
 def check_peak(function: Function) -> None:
-    """Lists whose peak is early, late, and not where most is born."""
+    """Lists whose peak is early, late, and not at the largest allocation."""
     cases = (([4, 2, -4, 3], 6), ([1, 2, 8, -8, -2, 9], 11), ([5, -5, 5, -5], 5), ([3, -1, 4, -6], 6), ([], 0))
     for changes, due in cases:
         given = list(changes)
@@ -87,7 +87,7 @@ def check_peak(function: Function) -> None:
 
 
 def check_states(function: Function) -> None:
-    """Every precision with every number of moments, against what a real step of a tiny model holds."""
+    """Every precision with every number of moments, against the bytes that a real step of a tiny model holds."""
     psi = predict.parameters(TINY)
     for precision, moments in WAYS:
         due, said = states_held(precision, moments, TINY), function(int(psi), precision, moments)
@@ -98,7 +98,7 @@ def check_states(function: Function) -> None:
 
 
 def check_block(function: Function) -> None:
-    """What a real block keeps, in shapes that tell all factors apart."""
+    """Bytes that a real block keeps, in shapes that tell all factors apart."""
     for b, s, d, heads in ((8, 128, 128, 4), (2, 512, 128, 4), (3, 64, 96, 8)):
         block = GPT(replace(LONG, width=d, heads=heads)).blocks[0]
         due = sum(kept_by(block, torch.randn(b, s, d, requires_grad=True)))

@@ -1,4 +1,4 @@
-"""The film of a recomputed chain: who holds what, moment by moment, and the peak for every K.
+"""The film of a recomputed chain: the tensors held, moment by moment, and the peak for every K.
 
 Move K, and see the triangle of a plain step fall apart into small ones. All films are
 those of `predict.Chain`.
@@ -28,7 +28,7 @@ def film_table() -> dict[str, Any]:
     """The films of the longest chain. Those of a shorter one are the same without the layers that it lacks.
 
     Returns:
-        "phases": [name, duration] of each phase. "films": for each K and frame [which phase, layer, inputs of segments
+        "phases": [name, duration] of each. "films": for each K and frame [phase's number, layer, inputs of segments
         that are held, layers whose insides are held].
     """
     all_films = films(LAYERS[-1])
@@ -44,7 +44,7 @@ class FilmExplorer(Explorer):
     Args:
         layers: N.
         every: K, layers in a segment; 0 keeps everything.
-        ratio: what a layer saves, in units of its input (which it does not save itself).
+        ratio: size of the tensors that a layer saves, in units of its input (which the layer does not save).
     """
 
     caption = "Each small triangle is a segment that is computed again, used, and forgotten."

@@ -18,7 +18,7 @@ RUNS = {"forward": "#7A7A7A", "recompute": SERIES[1], "backward": SERIES[2]}
 
 
 def chain_film(chain: Chain, every: int | None, *, caption: str, alt: str) -> Picture:
-    """Two pictures over one time: whose tensors are held (a row for each layer), and how many bytes that is.
+    """Two pictures over one time: the layers whose tensors are held (a row each), and the bytes of these tensors.
 
     Args:
         chain: its bytes are drawn in units of one boundary.
@@ -66,13 +66,13 @@ def peak_for_every_k(
     predicted: Mapping[int, Bytes], activations: Mapping[int, Bytes], total: Mapping[int, Bytes], plain: Bytes, *,
     caption: str,
 ) -> Picture:  # fmt: skip
-    """The peak against K: the formula, what autograd held, and all that was alive.
+    """The peak against K: the formula, the bytes that autograd held, and all bytes alive.
 
     Args:
         predicted: K → bytes that autograd should hold at the peak.
-        activations: K → what it held.
+        activations: K → bytes that autograd held.
         total: K → everything alive at the peak.
-        plain: what autograd holds when everything is kept.
+        plain: bytes that autograd holds when everything is kept.
     """
     figure, (axes,) = new_figure(height=3.2)
     ks = list(predicted)
@@ -124,7 +124,7 @@ Segments = Sequence[tuple[int, int]]
 
 
 def chain_with_plan(costs: Costs, segments: Segments, *, caption: str) -> Picture:
-    """The layers of a chain, what each saves and costs, and which segments run again, if any."""
+    """The layers of a chain, the bytes and FLOPs of each, and the segments that run again, if any."""
     figure, (saved, flops) = new_figure(rows=2, height=3.8)
     layers = np.arange(len(costs))
     unit = Bytes(max((saved for _, saved, _ in costs), default=0)).best_unit()

@@ -46,9 +46,9 @@ def through(layers: list[nn.Module], x: Tensor) -> Tensor:
 
 @cache
 def held_at_peak(n: int, k: int, widths: tuple[int, int, int]) -> Bytes:
-    """Activations at the peak of a real step: n layers in segments of k, the last one shorter.
+    """Activations at the peak of a real step: n layers in segments of k, the last of which may be shorter.
 
-    A layer's first product does not learn, so it saves nothing; its ReLU and the second product share one tensor.
+    A layer's first product does not learn and saves nothing; ReLU and the second product share one tensor.
     """
     given, inside, _ = widths
     fixed = [nn.Linear(given, inside, bias=False).requires_grad_(False) for _ in range(n)]
@@ -72,7 +72,7 @@ def check_redo(function: Function) -> None:
     piece(x).backward(gradient)
     assert x.grad is not None and weight.grad is not None
     due, due_weight, x.grad, weight.grad = x.grad, weight.grad, None, None
-    torch.randn(3)  # others have thrown dice meanwhile
+    torch.randn(3)  # other draws in between
     after, made_of_x = torch.get_rng_state(), x.clone()
     with torch.no_grad():
         said = function(piece.forward, made_of_x, dice, gradient)  # the page's pieces have no .parameters()
@@ -85,7 +85,7 @@ def check_redo(function: Function) -> None:
 
 
 def check_segments(function: Function) -> None:
-    """Results, the number of segments, and that each of them runs again by itself when the loop has ended."""
+    """Results, the number of segments, and a second run of each by itself when the loop has ended."""
     for n, k in ((16, 1), (16, 4), (16, 5), (6, 6), (3, 4)):
         layers, x, (forget, pieces) = chain_of(n), torch.randn(4, WIDTH), recorder()
         result = function(layers, x, k, forget)
@@ -102,7 +102,7 @@ def check_segments(function: Function) -> None:
 
 
 def check_peak(function: Function) -> None:
-    """Real steps: every K for 16 layers that save what their input has, then layers that save more or less."""
+    """Real steps: every K for 16 layers that save as many bytes as their input, then layers that save more or less."""
     cases = [(16, k, (8, 8, 8)) for k in range(1, 17)]
     cases += [(10, k, widths) for widths in INSIDE for k in (3, 4, 7)]
     for n, k, widths in cases:
@@ -114,7 +114,7 @@ def check_peak(function: Function) -> None:
 
 
 def check_in_halves(function: Function) -> None:
-    """Results, and which halves are forgotten: of each stretch the first alone, with its layers and no others."""
+    """Results, and the halves that are forgotten: of each stretch the first alone, with its layers and no others."""
     for n in (2, 5, 8):
         layers, x, (forget, pieces), sizes = chain_of(n), torch.randn(4, WIDTH), recorder(), []
 
@@ -133,13 +133,13 @@ def check_in_halves(function: Function) -> None:
         piece, given = pieces[0]
         first = torch.equal(given, x)
         assert first, f"{n} layers: the half that is forgotten is the one that the backward pass needs at once"
-        other = torch.randn(4, WIDTH)  # a piece that looks at the x outside computes from another one
+        other = torch.randn(4, WIDTH)  # a piece that reads the outer x computes something else
         due = through(layers[: sizes[0]], other)
         assert torch.equal(piece(other), due), f"{n} layers: the piece that runs again computes something else"
 
 
 def mean_after_two_moves(momentum: float) -> float:
-    """Where a recomputed BatchNorm's running mean is after one step on batches whose mean is 10."""
+    """The running mean of a recomputed BatchNorm after one step on a batch whose mean is 10."""
     norm = nn.BatchNorm1d(1, momentum=momentum)
     recompute(norm, torch.full((8, 1), 10.0, requires_grad=True)).sum().backward()
     assert norm.running_mean is not None

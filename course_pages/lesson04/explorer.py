@@ -1,6 +1,6 @@
-"""The loss scale, slid across a real gradient histogram: what becomes 0, what loses digits, what becomes inf.
+"""The loss scale, slid across a real gradient histogram: numbers that become 0, lose digits, or become inf.
 
-`scale_data` counts beforehand, for every place of the slider, what a cast would do to the gradients.
+`scale_data` counts beforehand, for every place of the slider, the fates of the gradients under a cast.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def scale_data(sizes: Mapping[str, GradientSizes]) -> dict[str, Any]:
     """Numbers that the browser draws.
 
     Returns:
-        "formats": name → "borders" (the powers of two from which on numbers are no longer flushed to 0, normal, beyond
-        it), and "reach", the same in words. "groups": name → "first" (the lowest binade), "counts"
+        "formats": name → "borders" (the powers of two from which on numbers are no longer flushed to 0, are normal, are
+        too large), and "reach", the same in words. "groups": name → "first" (the lowest binade), "counts"
         (numbers in each binade, from there on) and "casts": format → for each place of the slider [flushed, subnormal,
         normal, overflowed]. "ticks": powers of two on the axis, and their words.
     """
@@ -75,7 +75,7 @@ class ScaleExplorer(Explorer):
 
     Raises:
         ValueError: no group, gradients that are all 0 or not finite, a power outside of the slider or an unknown
-            format; or, as `traitlets.TraitError`, when it is set later.
+            format; or, as `traitlets.TraitError`, when one is set later.
     """
 
     caption = "The scale moves the whole histogram; the format stays where it is."

@@ -86,7 +86,7 @@ def scale_hunt(scales: Sequence[float], skipped: Sequence[int], others: Sequence
 
 
 def gpu_peaks(gpus: Sequence[GPU], formats: Sequence[str], *, caption: str) -> Picture:
-    """The dense peaks of some GPUs by format, and what data sheets print with 2:4 sparsity."""
+    """The dense peaks of some GPUs by format, and those that data sheets print with 2:4 sparsity."""
     figure, panels = new_figure(columns=len(gpus), height=2.9)
     told = []
     for axes, gpu in zip(panels, gpus, strict=True):

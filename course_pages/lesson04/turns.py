@@ -1,4 +1,4 @@
-"""Checks of what the reader of lesson 04 writes, and what its exercises expect."""
+"""Checks of lesson 04's turns, and the exercises' answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_copies(function: Function) -> None:
 
 
 class _Watch(TorchFunctionMode):
-    """Notes which of the ready-made functions were called, and the widest float that came up."""
+    """Notes the ready-made functions that were called, and the dtype of every floating-point result."""
 
     def __init__(self) -> None:
         super().__init__()

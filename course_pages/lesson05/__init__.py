@@ -1,1 +1,1 @@
-"""What lesson 05 and its lab show: pictures and the explorer."""
+"""Lesson 05's page: pictures, the explorer, checks of turns."""

@@ -1,4 +1,4 @@
-"""Batch × accumulation × memory: into how many pieces must a batch be cut to fit a GPU, and what is left to cut?
+"""Batch × accumulation × memory: the pieces into which a batch must be cut to fit a GPU, and the bytes that remain.
 
 Move the micro-batch and see the activations shrink while everything else stays. All numbers come from
 `predict.peak`.
@@ -25,7 +25,7 @@ SIZES = tuple(2**k for k in range(10))
 """Global batches and micro-batches to choose from: 1 to 512."""
 
 GPUS = {gpu.name: gpu.usable for gpu in hardware.ALL}
-"""Bytes that a program sees; CUDA's own must find room in them, too."""
+"""Bytes that a program sees; CUDA's own bytes are among them."""
 
 OPTIMIZERS = {"adam": "Adam", "momentum": "SGD with momentum", "sgd": "SGD"}
 """Every `predict.Optimizer`, and its name on the page."""
@@ -45,7 +45,7 @@ def batch_splits(global_batch: int, optimizer: Optimizer = "adam") -> dict[int, 
 
 @cache
 def accumulation_table() -> dict[str, Any]:
-    """What the script draws.
+    """Numbers that the script draws.
 
     Returns:
         "peaks": optimizer → global batch → for each micro-batch the bytes of the five categories. "gpus": name → bytes.

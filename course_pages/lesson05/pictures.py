@@ -15,7 +15,7 @@ from course_pages.shared.memory import stack_categories
 class Rung(NamedTuple):
     """One row of the ladder, measured."""
 
-    name: str  # what changed since the row above
+    name: str  # the change since the row above
     peak: MemoryAccount  # bytes at the worst moment of a step
     seconds: Seconds  # of a step over the same number of sequences in every row
 
@@ -63,12 +63,12 @@ class Ladder(Tabular):
 def peaks_by_micro_batch(
     peaks: Mapping[int, MemoryAccount], gpu: str, memory: Bytes, *, caption: str, alt: str
 ) -> Picture:
-    """A batch cut into pieces of every size: what is alive at the peak, by category, against a GPU's memory.
+    """A batch cut into pieces of every size: the bytes alive at the peak, by category, against a GPU's memory.
 
     Args:
         peaks: sequences in a piece → account at the peak.
         gpu: the name of the GPU.
-        memory: the bytes of it that a program sees. Bars that reach beyond twice that are cut off there; below each
+        memory: the GPU's bytes that a program sees. Bars that reach beyond twice that are cut off there; below each
             bar stands its height.
     """
     figure, (axes,) = new_figure(height=3.4)

@@ -1,4 +1,4 @@
-"""Checks of what the reader of lesson 05 writes, and what its exercises expect."""
+"""Checks of lesson 05's turns, and the exercises' answers."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def check_pieces(function: Function) -> None:
 
 
 def _held_at_each_forward(model: nn.Module, function: Function, pieces: Sequence[Batch]) -> list[int]:
-    """Run the function: how many tensors autograd keeps whenever the model begins a forward pass."""
+    """Run the function, and count the tensors that autograd keeps whenever the model begins a forward pass."""
     held, kept = list[int](), WeakSet[Callable[[], Tensor]]()
 
     def pack(tensor: Tensor) -> Callable[[], Tensor]:
         detached = tensor.detach()
-        kept.add(back := lambda: detached)  # lives for as long as its graph does
+        kept.add(back := lambda: detached)  # lives as long as the graph
         return back
 
     model.register_forward_pre_hook(lambda *_: held.append(len(kept)))
@@ -77,7 +77,7 @@ def check_weights(function: Function) -> None:
 
 
 def loudness(lengths: Sequence[float]) -> list[float]:
-    """What each piece counts in a sum that is cut to 1 behind every piece; `lengths` are those before the cuts."""
+    """Weights of the pieces in a sum that is clipped to 1 behind every piece; `lengths` are those before clipping."""
     shares = list[float]()
     for length in lengths:
         shares = [share / max(1, length) for share in [*shares, 1.0]]
@@ -85,7 +85,7 @@ def loudness(lengths: Sequence[float]) -> list[float]:
 
 
 def check_louder(function: Function) -> None:
-    """Sums that grow, that are never cut, that are cut now and then, that shrink, and a single piece."""
+    """Sums that grow, that are never clipped, that are clipped now and then, that shrink, and a single piece."""
     for lengths in ([1, 2, 2, 2, 2], [0.5, 0.9, 0.8], [3, 2, 4], [2, 0.5, 5], [4, 3, 2], [4]):
         found, due = float(function(list(lengths))), loudness(lengths)[-1] / loudness(lengths)[0]
         assert math.isclose(found, due, rel_tol=1e-6), (
@@ -115,11 +115,11 @@ def _short(numbers: Sequence[float] | Tensor) -> str:
 
 
 def exercise_1(lengths: Sequence[int]) -> float:
-    """How many times too loud a token of the short half is in a mean of means, with rows sorted and cut in two."""
+    """The factor by which a mean of means overweights a token of the short half, with rows sorted and cut in two."""
     short = sorted(lengths)[: len(lengths) // 2]
     return sum(lengths) / (2 * sum(short))
 
 
-_SHARES = loudness([1.0] + [2.0] * 9)  # what was cut is 1 long, and the next piece brings another 1
+_SHARES = loudness([1.0] + [2.0] * 9)  # a clipped sum is 1 long, and the next piece brings another 1
 EXERCISES = len(range(0, 512, 6)), _SHARES[5] / _SHARES[0]
-"""Answers to exercises 2 and 3: pieces; the sixth of ten equal gradients against the first, if a cut follows each."""
+"""Answers to exercises 2 and 3: pieces; the sixth of ten equal gradients against the first, if sums are clipped."""

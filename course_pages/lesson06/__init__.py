@@ -1,1 +1,1 @@
-"""What lesson 06 and its lab show: pictures and the explorer."""
+"""Pages of lesson 06 and its lab: pictures, the explorer, checks of turns."""

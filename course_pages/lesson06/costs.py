@@ -1,4 +1,4 @@
-"""Pictures of what collectives cost: bytes, messages and seconds, against the number of ranks and against size."""
+"""Pictures of the costs of collectives: bytes, messages and seconds, against the number of ranks and against size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def busiest_ranks(counted: Mapping[int, Sequence[Mapping[str, tuple[int, int]]]]
 
 
 def fitted_link(link: Link, measured: Mapping[int, float], name: str = "one message", *, caption: str) -> Picture:
-    """Measured times of one message (or of what `name` says), {bytes: seconds}, and the fitted `link`."""
+    """Measured times of one message (or of the operation `name`), {bytes: seconds}, and the fitted `link`."""
     smallest, largest = min(measured), max(measured)
     sizes = [smallest * 2**k for k in range((largest // smallest).bit_length())]  # denser than the points: a curve
     return times_by_size(

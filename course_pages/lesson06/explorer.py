@@ -1,7 +1,7 @@
-"""The ring explorer: an all-reduce step by step, and what each rank holds of each part.
+"""The ring explorer: an all-reduce step by step, and the summands of each part that each rank holds.
 
-Step forward and the parts travel: every rank sends one part to its right neighbour, in the first pass the receiver adds
-it up, in the second it keeps it. `ring_frames` plays the library's own schedule, for the page as for the picture.
+Step forward and the parts travel: every rank sends one part to its right neighbour, which adds the part up in the
+first pass, and keeps it in the second. `ring_frames` plays the library's own schedule, for the page as for the picture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANKS = range(2, 9)
 
 
 class Frame(NamedTuple):
-    """The state after some steps, and (from, to, part, whether it was added) of every message of the last one."""
+    """The state after some steps, and (from, to, part, whether it is added up) of every message of the last step."""
 
     holding: Holding
     arrived: tuple[tuple[int, int, int, bool], ...]
@@ -51,8 +51,8 @@ def ring_table() -> dict[str, Any]:
     """Every state of every ring.
 
     Returns:
-        "rings": for each number of ranks "sent" (what a rank has sent after each step, in sizes of the tensor),
-        "direct" (what it would have sent as one of everyone to everyone), and "frames": "holding" and "arrived" of each
+        "rings": for each number of ranks "sent" (bytes of a rank after each step, in sizes of the tensor),
+        "direct" (its bytes where every rank sends to every other one), and "frames": "holding" and "arrived" of each
         step, as in `Frame`. "colors": of the ranks.
     """
     rings = {}
@@ -70,7 +70,7 @@ class RingExplorer(Explorer):
 
     Args:
         world_size: the number of ranks, and of parts.
-        step: how many steps have been taken, from 0 to 2(p-1).
+        step: number of steps taken, from 0 to 2(p-1).
     """
 
     caption = "Each rank passes one part a step to its right neighbour; nobody ever sends more."

@@ -1,4 +1,4 @@
-"""Checks of lesson 06's turns, and the count that the page goes by: who is busiest, and what all send together."""
+"""Checks of lesson 06's turns, and the page's counts: bytes of the busiest rank, and of all ranks together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def busiest_and_total(all_reduce: Function, world_size: int, n_bytes: int = N) -
 
 def check_everyone(function: Function) -> None:
     """The sum, and one whole tensor from each rank to each other one, in messages of the ranks' own."""
-    for p, n in ((2, 1200), (3, 1200), (4, 1200), (4, 4_000_000)):  # what is added to on its way shows when it is large
+    for p, n in ((2, 1200), (3, 1200), (4, 1200), (4, 4_000_000)):  # a large tensor shows a change during a send
         for rank, (sent_bytes, messages) in enumerate(sent_by_each(function, p, n)):
             others = dict.fromkeys((other for other in range(p) if other != rank), 1)
             assert (sent_bytes, messages) == (n * (p - 1), others), (
@@ -104,7 +104,7 @@ def check_down(function: Function) -> None:
 
 
 def _last_round(to: list[list[int]], rank: int = 0, round_: int = 0) -> int:
-    """When the last rank below `rank` has what `rank` has after `round_`, if each sends to to[rank], one in a round."""
+    """The round after which all ranks below `rank` have its tensor, if each sends to to[rank], one in a round."""
     return max([round_, *(_last_round(to, child, later) for later, child in enumerate(to[rank], round_ + 1))])
 
 

@@ -1,1 +1,1 @@
-"""What lesson 07 and its lab show: pictures and the explorer."""
+"""Lesson 07's page: pictures, the explorer, runs, checks of turns."""

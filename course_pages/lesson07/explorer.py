@@ -1,9 +1,9 @@
-"""The bucket explorer: how large a bucket must be, and what of the sending hides behind the backward pass.
+"""The bucket explorer: the best size of a bucket, and the part of the sending that hides behind the backward pass.
 
 Small buckets leave early and pay for many messages, large ones the other way round. Move the size and watch the buckets
 on the link; move the link, the ranks or the batch, and the best size moves along. These controls have 12 million
-places, so the table holds what the times are made of: which gradients share a bucket, when each is ready, what a ring
-sends. The script lets the buckets follow each other on the link, as `predict.overlap` does.
+places, so the table holds the parts of the times: gradients of a bucket, the moments they are ready, bytes of a ring.
+The script lets the buckets follow each other on the link, as `predict.overlap` does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def bucket_table() -> dict[str, Any]:
     """Parts that the times of all places are made of.
 
     Returns:
-        "networks": name → "bytes" (of the gradients up to each one), "ready_s" (seconds until it is ready, for 2^20
+        "networks": name → "bytes" (of the gradients up to each one), "ready_s" (seconds until each is ready, for 2^20
         tokens), and "closed": for each bucket size the gradients that close a bucket. "rings": for each number of ranks
         the messages of an all-reduce, and the bytes that a rank sends for each byte of it.
     """

@@ -15,15 +15,15 @@ from course_lib.predict.scaling import steps_and_examples
 from course_lib.predict.traffic import Overlap
 
 COMPUTING, HIDDEN, SEEN = SERIES[5], "#7A7A7A", SERIES[1]
-"""Colours of the backward pass, of sending behind it, of sending that everybody waits for."""
+"""Colours of the backward pass, of sending behind it, of sending that ranks wait for."""
 
 
 def bucket_overlap(now: Overlap, sizes: Mapping[Bytes, Overlap], chosen: Bytes, *, caption: str, alt: str) -> Picture:
     """Two pictures: the buckets of one backward pass over time, and the time to the end for every bucket size.
 
     Args:
-        now: what is drawn over time.
-        sizes: bucket size → what it leads to.
+        now: the buckets that are drawn over time.
+        sizes: bucket size → buckets of this size on the link.
         chosen: the size of `now`, marked among `sizes`.
     """
     figure, (times, ends) = new_figure(rows=2, height=4.2)
@@ -79,13 +79,13 @@ def steps_and_examples_by_batch(critical: float, *, caption: str) -> Picture:
 
 
 COLORS: dict[Kind, str] = {"compute": SERIES[5], "wait": "#FFFFFF", "send": SERIES[1]}
-"""Light blue, so that names can be read on top; white with stripes, since nothing happens; and vermilion."""
+"""Light blue for computing, under names that stay legible; striped white for waiting; vermilion for sending."""
 _ROWS: dict[Kind, tuple[float, float]] = {"compute": (-0.36, 0.44), "wait": (-0.36, 0.44), "send": (0.12, 0.2)}
 _LABELS: dict[Kind, str] = {"compute": "computes", "wait": "waits", "send": "communication under way"}
 
 
 def rank_timeline(record: RankTimeline, *, caption: str, alt: str) -> Picture:
-    """What `measure.timeline` recorded: a row for each rank, and its communication as a thin bar below it.
+    """The record of `measure.timeline`: a row for each rank, and its communication as a thin bar below.
 
     Raises:
         ValueError: nothing was recorded.

@@ -1,4 +1,4 @@
-"""Runs of lesson 07: a rank's batch, the oracle, what a step sends, a step over time, a link that needs no core."""
+"""Runs of lesson 07: a rank's batch, the oracle, the traffic of a step, a step over time, a link that needs no core."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def oracle(make_optimizer: Any = torch.optim.SGD, lr: float = 0.1) -> list[Tenso
 
 
 def judged(train: Callable[..., Any], wrap: Wrap, **options: Any) -> tuple[float, float]:
-    """How far four replicas are apart, and how far rank 0 is from the oracle, at most."""
+    """The largest difference between the weights of four replicas, and between rank 0's and the oracle's."""
     histories = ranks.run(train, wrap, world_size=4, **options)
     off = max((mine - right).abs().max().item() for mine, right in zip(histories[0], oracle()))
     return max(apart(histories)), off
@@ -104,7 +104,7 @@ class Slow:
 
 
 def seconds_of_a_step(overlap: bool, bytes_per_s: float) -> float:
-    """The quickest of three steps of the larger model, over such a link."""
+    """The quickest of three steps of the larger model, over a `Slow` link."""
     replica = BucketedDataParallel(GPT(LARGER), bucket_bytes=2**21, overlap=overlap, all_reduce=Slow(bytes_per_s))
     seconds = []
     for _ in range(4):

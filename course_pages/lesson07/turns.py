@@ -63,7 +63,7 @@ def check_glued(function: Function) -> None:
 
 
 def check_arrived(function: Function) -> None:
-    """Which buckets have left after each gradient, in three orders; with two and with three buckets."""
+    """Buckets that have left after each gradient, in several orders; with two and with three buckets."""
     cases = {
         (1, 2): {(0, 1, 1): ["a", "a", "ab"], (1, 1, 0): ["", "", "ab"], (1, 0, 1): ["", "a", "ab"]},
         (1, 1, 1): {(2, 1, 0): ["", "", "abc"], (1, 0, 2): ["", "ab", "abc"]},
@@ -95,7 +95,7 @@ def check_arrived(function: Function) -> None:
 
 
 def check_logged(function: Function) -> None:
-    """The loss of the joined batch on all ranks, from shares of unequal size, without a graph; their own ones stay."""
+    """The loss of the joined batch on all ranks, from shares of unequal size, without a graph; own losses stay."""
     means = (3.0, 6.0, 1.5)
 
     def on_each_rank() -> tuple[float, bool, float]:

@@ -1,1 +1,1 @@
-"""What lesson 08 and its lab show: pictures and the explorer."""
+"""Lesson 08's page: pictures, the explorer, runs, checks of turns."""

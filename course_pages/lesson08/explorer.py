@@ -1,6 +1,6 @@
-"""The matmul explorer: cut one matrix, or two in a row, by columns or rows, and watch who holds what.
+"""The matmul explorer: cut one matrix, or two in a row, by columns or rows, and watch the parts on each rank.
 
-Nothing here knows what a cut costs: `parallel.layout` says which collectives follow from it, `predict` what they send.
+No cost stands here: `parallel.layout` derives the collectives from the cuts, `predict` their bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def stops(first: str, second: str, ranks: int) -> list[Stop]:
     Args:
         first: A is cut by "columns" or by "rows".
         second: so is B; "none" leaves it out.
-        ranks: how many share each.
+        ranks: number of ranks that share each tensor.
 
     Raises:
         ValueError: another cut.
@@ -81,8 +81,8 @@ def matmul_table() -> dict[str, Any]:
     """Tensors, messages and words at all places.
 
     Returns:
-        "ways": "first,second,ranks" → "stops", each [name, rows, columns, lies, behind, what each rank sends], and
-        "told". "colors": of the ranks. "copy": of what all hold.
+        "ways": "first,second,ranks" → "stops", each [name, rows, columns, lies, behind, bytes a rank sends], and
+        "told". "colors": of the ranks. "copy": of a tensor that all hold.
     """
     ways = {
         f"{first},{second},{ranks}": {
@@ -100,10 +100,10 @@ class MatmulExplorer(Explorer):
     """One or two split products: 64 tokens, 128 features, 512 hidden ones, in fp32.
 
     Args:
-        first: how A is cut, "columns" or "rows".
-        second: how B is cut; "none" for one product alone.
+        first: the cut of A, "columns" or "rows".
+        second: the cut of B; "none" for one product alone.
         ranks: 2, 4 or 8.
-        rank: whose parts stand out; -1 for all.
+        rank: the rank whose parts stand out; -1 for all.
     """
 
     caption = "A stripe is held by one rank, grey by all of them, and a stack is a sum that is still open."

@@ -1,4 +1,4 @@
-"""Pictures of split layers and sequences: who holds which part of a product and a block, who works when in a ring."""
+"""Pictures of split layers and sequences: the parts of a product and of a block on each rank, work in a ring."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Lies = Literal["whole", "columns", "rows", "terms"]
 
 
 class Stop(NamedTuple):
-    """One tensor of a product that is split, and what stands behind it: a sign, or a message."""
+    """One tensor of a product that is split, and the sign or message behind it."""
 
     name: str  # its letter
     rows: int  # of the whole
     columns: int  # of the whole
-    lies: Lies  # how it lies on the ranks
+    lies: Lies  # its layout on the ranks
     behind: str = ""  # "×", "=", "GELU, ×", or the name of a collective
-    sent: Bytes = Bytes(0)  # that each rank sends in that collective
+    sent: Bytes = Bytes(0)  # bytes that each rank sends in that collective
 
 
 def split_product(stops: Sequence[Stop], ranks: int, *, caption: str, alt: str) -> Picture:
@@ -64,14 +64,14 @@ def _tensor(axes: Axes, box: tuple[float, float, float, float], lies: Lies, rank
 
 
 WIDTHS = {"stream": 1, "norm": 1, "q, k, v": 3, "weights": 4, "mix": 1, "sum": 1, "norm ": 1, "hidden": 4, "GELU": 4}
-"""What a block keeps for its backward pass, in widths of the stream: 8 heads, 32 tokens and width 64 (lesson 08)."""
+"""Tensors kept for a block's backward pass, in widths of the stream: 8 heads, 32 tokens and width 64 (lesson 08)."""
 INSIDE = ("q, k, v", "weights", "mix", "hidden", "GELU")
 """Tensors that have heads or hidden features, and are cut along them."""
 BLOCK: dict[str, tuple[Lies, dict[str, str]]] = {
     "tensor": ("whole", {"norm": "$f$", "mix": r"$\bar f$", "norm ": "$f$", "GELU": r"$\bar f$"}),
     "tensor and sequence": ("rows", {"norm": "$g$", "mix": r"$\bar g$", "norm ": "$g$", "GELU": r"$\bar g$"}),
 }
-"""Kind of parallelism → how what lies between the split layers is held, and the operators behind some tensors."""
+"""Kind of parallelism → layout of the stream between the split layers, and the operators behind some tensors."""
 
 
 def block_on_ranks(*, caption: str) -> Picture:

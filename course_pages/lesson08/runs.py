@@ -1,4 +1,4 @@
-"""Runs of lesson 08: an MLP cut in four ways, a split model beside a single process, what a block keeps."""
+"""Runs of lesson 08: an MLP cut in four ways, a split model beside a single process, a block's activations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def mlp(x: Tensor, a: Tensor, b: Tensor, first: str, second: str) -> Tensor:
         hidden = all_gather(hidden, 1)
     elif (first, second) == ("rows", "columns"):
         hidden = all_reduce(hidden)
-    elif (first, second) == ("rows", "rows"):  # lesson 06's own: gloo's makes an all-reduce of it
+    elif (first, second) == ("rows", "rows"):  # lesson 06's own: gloo's runs an all-reduce
         summand = hidden.T.contiguous()
         hidden = collectives.reduce_scatter(summand).T
     y = F.gelu(hidden) @ own_part(b, 1 if second == "columns" else 0)
@@ -97,7 +97,7 @@ def cut_mlp(x: Tensor, a: Tensor, b: Tensor, enter: Callable[[Tensor], Tensor]) 
 
 
 def gradient_of_x(function: Callable[..., Tensor], along: int | None = None) -> tuple[float, float]:
-    """How far `function(x, a, b)` is off one process: Y, and the gradient of X, as shares of their norms.
+    """The distance of `function(x, a, b)` from one process: of Y and of the gradient of X, as shares of their norms.
 
     Args:
         function: computes Y on all ranks.
@@ -122,7 +122,7 @@ def apart(
     joined: Callable[[Any], dict[str, Tensor]] = whole_state_dict,
     after_backward: Callable[[Any], None] = lambda _: None,
 ) -> float:  # fmt: skip
-    """The largest difference of any weight from a single process, after each of three steps of SGD in float64."""
+    """The largest difference of any weight from a single process, over three steps of SGD in float64."""
     single, largest = GPT(config, dtype=torch.float64), 0.0
     ours = split(single)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (single, ours)]

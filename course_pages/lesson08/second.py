@@ -1,4 +1,4 @@
-"""Runs of lesson 08's second sitting: what a split model forgets, a message beside a product, shared keys, a ring."""
+"""Runs of lesson 08's second sitting: a split model without sums, a message beside a product, shared keys, a ring."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def without_sums(gpt: GPT) -> ParallelGPT:
 
 
 def what_it_forgets(train_steps: int = 20) -> tuple[float, dict[str, float], float]:
-    """Of `without_sums`, in float64: loss off one process; gradients off, by kind; norms apart after some steps."""
+    """Errors of `without_sums`, in float64: the loss; gradients, by kind; the norms' spread over ranks in the end."""
     single = GPT(SMALL, dtype=torch.float64)
     ours = without_sums(single)
     losses = [model(*batch()) for model in (single, ours)]
@@ -98,7 +98,7 @@ def beside_pytorch(plan: dict[str, Any], separate: Callable[[Attention], nn.Modu
 
 
 def shared(matrix: Tensor, heads: int, pairs: int) -> Tensor:
-    """A matrix of keys or values whose columns are there once for each head: grouped attention becomes plain one."""
+    """A matrix of keys or values, its columns repeated for each head: grouped-query as multi-head attention."""
     return matrix.unflatten(1, (pairs, -1)).repeat_interleave(heads // pairs, 1).flatten(1)
 
 
@@ -106,8 +106,8 @@ def grouped(pairs_of: Callable[[int, int, int, int], list[int]]) -> tuple[list[i
     """Attention of 8 heads with 2 pairs of keys and values, a part of the heads on each rank.
 
     Returns:
-        The pairs that this rank holds; how far the result is off one process; how far the gradient of its keys'
-        matrix is, and how far it is when those who hold the same pairs have added theirs up.
+        The pairs that this rank holds; the error of the result; the error of the gradient of its keys' matrix, alone
+        and after a sum over the ranks that hold the same pairs.
     """
     heads, pairs, rank, t = 8, 2, dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
@@ -157,7 +157,7 @@ def sent_by_gloo(operation: str) -> Bytes:
 
 
 def handed_on(leaving: Tensor) -> Tensor:
-    """What the rank before sends, while this rank's tensor goes to the next one."""
+    """The tensor of the rank before, while this rank's tensor goes to the next one."""
     rank, p, coming = dist.get_rank(), dist.get_world_size(), torch.empty_like(leaving)
     ends = [(dist.isend, leaving, (rank + 1) % p), (dist.irecv, coming, (rank - 1) % p)]
     for work in dist.batch_isend_irecv([dist.P2POp(*end) for end in ends]):
@@ -168,7 +168,7 @@ def handed_on(leaving: Tensor) -> Tensor:
 def around_the_ring(ring: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Bytes, Bytes, list[float]]:
     """Rings over 256 tokens of 64 features: bytes sent by `ring`, and by the library's in zig-zag order backward.
 
-    The list has how far off full attention are the results of both, and the library's gradients of q, k and v.
+    The list has the errors against full attention, of both results and of the library's gradients of q, k and v.
     """
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 256, 64, dtype=torch.float64).requires_grad_() for _ in range(3))
@@ -213,7 +213,7 @@ def kept_by_a_step(split: Split) -> Bytes:
 
 
 def context_parallel_here() -> str:
-    """What comes of PyTorch's own `context_parallel` on this backend."""
+    """The outcome of PyTorch's own `context_parallel` on this backend."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     q, k, v = (torch.randn(1, 4, 64, 16) for _ in range(3))
     try:

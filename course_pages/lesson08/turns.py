@@ -1,4 +1,4 @@
-"""Checks of lesson 08's turns: attention by heads, f on the way back, bytes of a cut stream, softmax, what is whole."""
+"""Checks of lesson 08's turns: attention by heads, f backward, bytes of a cut stream, softmax, uncut gradients."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def check_f(function: Function) -> None:
 
 
 def check_bytes(function: Function) -> None:
-    """What the library's block calls for, for three numbers of ranks and two batches."""
+    """Bytes that the library's block sends, on two numbers of ranks and for two batches."""
 
     def on_each_rank(batch: int) -> Bytes:
         block = sequence_parallel(GPT(SMALL)).blocks[0]
@@ -107,7 +107,7 @@ def check_softmax(function: Function) -> None:
 
 
 def check_whole(function: Function) -> None:
-    """Sums of what is whole, what is cut left alone, in one message, with shapes and dtypes as they were."""
+    """Sums of uncut gradients, in one message, with shapes and dtypes as they were; cut ones are left alone."""
     shapes = {"norm.weight": (3,), "up.weight": (2, 3), "up.bias": (2,), "down.weight": (3, 2), "down.bias": (3,)}
     cut = {"up.weight": 0, "up.bias": 0, "down.weight": 1}
 

@@ -1,1 +1,1 @@
-"""What lesson 09 and its lab show: pictures and the explorer."""
+"""Lesson 09's page: pictures, the explorer, runs, checks of turns."""

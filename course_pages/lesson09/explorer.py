@@ -3,7 +3,7 @@
 Choose a schedule, stages and micro-batches; then take an action and move it one place along its rank. Where that
 cannot be, the page says why, as `schedule.problems` does. The table holds the order of every schedule and the
 sentences; since readers move actions wherever they like, the script plays the order again after each move, as
-`schedule.simulate` does with unit costs. `explorer.schedule_now` is what stands on the page, ready to be run on ranks.
+`schedule.simulate` does with unit costs. `explorer.schedule_now` is the page's schedule, ready to be run on ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STAGES, MICRO_BATCHES = (2, 3, 4, 6, 8), (1, 2, 4, 6, 8, 12, 16)
 
 @cache
 def pipeline_table() -> dict[str, Any]:
-    """Every schedule as it is before anything was moved, and the sentences about wrong ones.
+    """Every schedule before any move, and the sentences about wrong ones.
 
     Returns:
         "orders": name → number of ranks → number of micro-batches → the schedule as text, or "why" there is none.
@@ -50,9 +50,9 @@ class PipelineExplorer(Explorer):
     """A pipeline schedule to look at and to take apart, at unit costs.
 
     Args:
-        schedule: one of `ORDERS`; interleaved gives each rank two short stages.
+        schedule: one of `ORDERS`; interleaved and zb-v give each rank two short stages.
         stages: the number of ranks.
-        micro_batches: in a step.
+        micro_batches: number of micro-batches in a step.
 
     Attributes:
         moved: the schedule as text while actions stand elsewhere than in `schedule`; else empty.

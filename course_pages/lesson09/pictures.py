@@ -1,4 +1,4 @@
-"""Gantt charts of pipelines: which rank does what when, on paper and measured, one below the other."""
+"""Gantt charts of pipelines: the actions of each rank over time, simulated and measured, one below the other."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def pipeline_charts(
 
     Args:
         charts: title → the chart.
-        unit: what the time axis is labelled with.
-        units_of_time: how many of that unit one unit of the charts is (charts in seconds, drawn in ms: 1,000).
+        unit: label of the time axis.
+        units_of_time: one unit of the charts' time, in `unit` (charts in seconds, drawn in ms: 1,000).
         alt: the figure in words; the charts' numbers if empty.
 
     Raises:

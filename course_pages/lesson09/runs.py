@@ -1,4 +1,4 @@
-"""What ranks run on lesson 09's page: the model's stages, steps in slow motion, bytes held, how far steps miss."""
+"""Runs of lesson 09's page: the model's stages, steps in slow motion, bytes held, errors of steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def forward(stage: GPTStage, inputs: Tensor, targets: Tensor) -> tuple[Tensor, T
 
 
 def for_real(schedule: Schedule, steps: int = 5) -> dict[str, Gantt]:
-    """The schedule in slow motion: the chart that is due, and that of the quickest of some steps on real ranks."""
+    """The schedule in slow motion: the ideal chart, and that of the quickest of some steps on real ranks."""
 
     def on_a_rank() -> list[list[Span]]:
         stages, records = my_stages(schedule), []
@@ -65,7 +65,7 @@ def for_real(schedule: Schedule, steps: int = 5) -> dict[str, Gantt]:
 
 
 def quickest(schedule: Schedule, on_a_rank: Callable[[], list[list[Span]]]) -> Gantt:
-    """The chart of the quickest of the steps whose spans each rank returns. Nobody watches calls: that costs time."""
+    """The chart of the quickest of the steps whose spans each rank returns. No call is watched: watching costs time."""
     steps = zip(*ranks.run(on_a_rank, world_size=schedule.ranks, diagnose=False))
     return min((gantt_of(schedule.name, spans) for spans in steps), key=lambda each: each.makespan)
 
@@ -97,8 +97,8 @@ def messages(schedule: Schedule) -> Count:
 
 
 def missed(kind: type[Pipeline], schedule: Schedule, config: GPTConfig = SMALL, steps: int = 3) -> list[list[float]]:
-    """Rank by rank and step by step: how far a step of SGD ends from the weights to which one process steps with all
-    micro-batches at once, in lengths of the right step; of all tensors the one that misses by most.
+    """Rank by rank and step by step: the distance of the weights after a step of SGD from those of one process with all
+    micro-batches at once, in lengths of the right step; the largest over all tensors.
     """
 
     def on_a_rank() -> list[float]:
@@ -122,13 +122,13 @@ def missed(kind: type[Pipeline], schedule: Schedule, config: GPTConfig = SMALL, 
 
 
 def seconds_of_layers(config: GPTConfig, size: int = 2) -> list[float]:
-    """Seconds of each layer for `size` sequences, measured inside two ranks at once: of both the slower one."""
+    """Seconds of each layer for `size` sequences, measured inside two ranks at once; the slower rank counts."""
     tokens = torch.zeros(size, config.context, dtype=torch.long)
     return [max(both) for both in zip(*ranks.run(layer_seconds, config, tokens, world_size=2, diagnose=False))]
 
 
 def computing(config: GPTConfig, layers: list[range], schedule: Schedule, steps: int = 4) -> Gantt:
-    """The chart of the quickest of some steps in which nobody sleeps."""
+    """The chart of the quickest of some steps without slow motion."""
 
     def on_a_rank() -> list[list[Span]]:
         pipeline, records = Pipeline(schedule, {(rank := dist.get_rank()): GPTStage(config, layers[rank])}), []

@@ -61,7 +61,7 @@ def _off(gradient: Tensor, right: Tensor | None) -> float:
 
 
 def check_order(function: Function) -> None:
-    """1F1B: can be run, in 1F1B's time and places."""
+    """1F1B: a schedule that can be run, with 1F1B's makespan and micro-batches in flight."""
     for stages, count in ((2, 3), (4, 8), (4, 2), (1, 3)):
         schedule, case = _checked(function, stages, count)
         odd = sorted({str(action) for row in schedule.actions for action in row if action.kind not in ("F", "BW")})
@@ -75,7 +75,7 @@ def check_order(function: Function) -> None:
 
 
 def check_zero_bubble(function: Function) -> None:
-    """ZB-H1: no BW, no rank with more places than the first has in 1F1B, and a third of its bubble."""
+    """ZB-H1: no BW, no rank with more micro-batches in flight than rank 0 has in 1F1B, and a third of 1F1B's bubble."""
     for stages, count in ((2, 4), (4, 8), (4, 12), (3, 3)):
         schedule, case = _checked(function, stages, count)
         whole = sum(action.kind == "BW" for row in schedule.actions for action in row)
@@ -126,7 +126,7 @@ class _Posted:
 
 @contextmanager
 def watched_isends() -> Iterator[list[_Posted]]:
-    """All sends that are posted meanwhile, as handles that know whether their tensor was left in peace."""
+    """All sends that are posted meanwhile, as handles that know whether their tensor was changed too early."""
     real, posted = dist.isend, []
 
     @functools.wraps(real)
@@ -144,7 +144,7 @@ def watched_isends() -> Iterator[list[_Posted]]:
 
 
 def check_ends(function: Function) -> None:
-    """The sum on both ends, in the tensor that was given; one message each way, which nobody changes on its way."""
+    """The sum on both ends, in the tensor that was given; one message each way, unchanged on its way."""
 
     def on_each_rank(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[bool, int, int, list[str]]:
         rank, last = dist.get_rank(), dist.get_world_size() - 1

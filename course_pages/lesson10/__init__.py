@@ -1,1 +1,1 @@
-"""What lesson 10 and its lab show: pictures and the explorer."""
+"""Lesson 10's page: pictures, the explorer, ledgers of ranks, checks of turns."""

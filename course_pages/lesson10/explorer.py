@@ -1,8 +1,8 @@
-"""ZeRO against real cards: what each stage leaves on a rank, what it sends, and from how many ranks on it fits.
+"""ZeRO against real cards: bytes that each stage leaves on a rank and sends, and the fewest ranks that are enough.
 
 Choose a model, a card and a number of ranks; all four stages are shown at once, since the question is which of them is
-enough. Bytes and seconds are `predict`'s. The table holds them for every place of the controls; activations and what
-passes through do not depend on the ranks, and stand apart.
+enough. Bytes and seconds are `predict`'s. The table holds them for every place of the controls; activations and
+passing buffers do not depend on the ranks, and stand apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sent(model: str, ranks: int, zero: int, gpu: str) -> tuple[Bytes, Seconds]:
 
 
 def at_most(model: str, ranks: int, zero: int, sequences: int) -> MemoryAccount:
-    """Bytes of a rank at its fullest moment, with what passes through."""
+    """Bytes of a rank at its fullest moment, passing buffers included."""
     return held(model, ranks, zero, sequences) + passing(model, zero, sequences)
 
 
@@ -83,7 +83,7 @@ class ZeroExplorer(Explorer):
     Args:
         model: a name in `MODELS`.
         gpu: a name in `GPUS`.
-        ranks: of data parallelism, a power of two up to 4,096.
+        ranks: number of data-parallel ranks, a power of two up to 4,096.
         sequences: on each rank, as long as the model's context, every block recomputed; 0 leaves activations out.
     """
 

@@ -1,4 +1,4 @@
-"""What lesson 10's cells share: a small model, the ledger of one rank, and how far ranks end from one process."""
+"""Runs of lesson 10's page: a small model, the ledger of one rank, and differences from one process."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from course_lib.train.step import train_step
 SMALL = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
 DEEP = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
 ODD = GPTConfig(layers=1, width=6, heads=2, vocab_size=256, context=32, norm="rmsnorm", bias=False)
-"""Its vectors of 6 elements do not come out even on four ranks."""
+"""A GPT with vectors of 6 elements, which do not divide by four ranks."""
 FUSED = functools.partial(torch.optim.AdamW, fused=True)
-"""AdamW in one pass over each tensor, so that it needs no memory for what lies between its operations."""
+"""AdamW in one pass over each tensor, so that it needs no memory for intermediate results."""
 
 
 def share(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -38,7 +38,7 @@ def share(step: int, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def wide(values: Tensor) -> Tensor:
-    """An fp32 copy of what has 16 bits; a copy in its own dtype of what is wider."""
+    """An fp32 copy of a bf16 tensor; of any other, a copy in its own dtype."""
     return values.float() if values.dtype == torch.bfloat16 else values.clone()
 
 
@@ -49,7 +49,7 @@ def formula(psi: int, weights: float, gradients: float, states: float) -> dict[s
 
 
 class Ledger(NamedTuple):
-    """What one rank holds at the end of the second backward pass, and then in `step`; what it sends in that step."""
+    """Bytes of one rank: held after the second backward pass, sent in the second step, and at the peak of `step`."""
 
     held: dict[str, Bytes]
     sent: Bytes
@@ -63,7 +63,7 @@ def ledger(kind: Callable[..., Any]) -> Ledger:
         for step in range(2):
             with measure.traffic() as sent:
                 zero.model(*share(step, dist.get_rank())).backward()
-                time.sleep(0.1)  # the backend's threads let go of what they have sent a moment later
+                time.sleep(0.1)  # the backend's threads free sent tensors a moment later
                 alive, begins = record.now, len(record.timeline)
                 zero.step()
                 dist.barrier()
@@ -74,7 +74,7 @@ def ledger(kind: Callable[..., Any]) -> Ledger:
 
 
 def off(kind: Callable[..., Any], rule: Callable[..., Any] = FUSED) -> list[float]:
-    """How far the weights end from one process's, after each of three steps on the joined batch, all in float64."""
+    """Largest difference of a weight from one process's, after each of three steps on the joined batch, in float64."""
     single, off = GPT(ODD, dtype=torch.float64), []
     ours, theirs = kind(GPT(ODD, dtype=torch.float64), rule), rule(single.parameters(), lr=1e-2)
     for step in range(3):
@@ -135,7 +135,7 @@ def tower(run: Callable[..., Tensor], my_part: Callable[[Tensor], Tensor]) -> tu
         with measure.memory(inputs=sum(parts, [])) as record:
             for shape, mine in zip(shapes, parts):
                 x = run(shape, mine, x)
-                time.sleep(0.1)  # gloo's threads let go of what they have sent a little later
+                time.sleep(0.1)  # gloo's threads free sent tensors a little later
             after = record.now.total
         x.float().mean().backward()
         dist.barrier()
@@ -155,7 +155,7 @@ def sent_in_a_step(stage: int, passes: int) -> Bytes:
 
 
 def beside(kind: Callable[..., Any]) -> tuple[bool, str, Bytes, Bytes]:
-    """Whether the weights are one process's, the dtype of what is kept, bytes of moments, bytes sent in a step."""
+    """Whether the weights are one process's, the dtype of the parameters, bytes of moments, bytes sent in a step."""
     wrong, zero = max(off(kind, torch.optim.AdamW)), kind(GPT(SMALL))
     for step in range(2):
         dist.barrier()
@@ -181,14 +181,14 @@ def sent_to_whom(wrap: Callable[[nn.Module], Any]) -> Any:
 
 
 def checkpointed(parts: bool, memory: CheckpointMemory | None = None) -> tuple[Bytes, Bytes]:
-    """Four blocks over the tensor ranks: bytes kept between the passes for what is recomputed, and sent in both."""
+    """Four blocks over the tensor ranks: bytes kept between the passes for recompute, and sent in both."""
     blocks, x = ParallelGPT(GPT(DEEP)).blocks, torch.ones(4, 32, 128, requires_grad=True)
     known = [x] if memory is None else [x, memory.elements]
     with measure.memory(blocks, inputs=known) as record, measure.traffic() as sent:
         before, out = record.now.total, 1 * x
         for block in blocks:
             out = recompute_part(block, out, memory=memory) if parts else recompute(block, out)
-        time.sleep(0.2)  # the backend's threads let go of what they have sent a moment later
+        time.sleep(0.2)  # the backend's threads free sent tensors a moment later
         held = record.now.total - before - out.nbytes
         out.sum().backward()
     return Bytes(held), sent.sent_bytes
@@ -200,7 +200,7 @@ def in_one_piece() -> Bytes:
 
 
 def through_a_buffer(layers: int, size: int | None) -> tuple[Bytes, Bytes]:
-    """Peak of new bytes while a model's gradients go through an fp32 buffer of `size` (None: of all); 4Ψ."""
+    """Peak of new bytes while a model's gradients go through an fp32 buffer of `size` elements (None: all); 4Ψ."""
     shape = GPTConfig(layers, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
     gradients = [weight.detach() for weight in GPT(shape, dtype=torch.bfloat16).parameters()]
     elements = sum(map(torch.numel, gradients))
@@ -210,7 +210,7 @@ def through_a_buffer(layers: int, size: int | None) -> tuple[Bytes, Bytes]:
 
 
 class Resumed(NamedTuple):
-    """Where ranks began, the weights with which they ended, and the most that this rank held while it saved."""
+    """The first step of a run, the weights at its end, and the most bytes that this rank held while it saved."""
 
     start: int
     weights: list[Tensor]
@@ -218,7 +218,7 @@ class Resumed(NamedTuple):
 
 
 def go_on(folder: str | Path, until: int) -> Resumed:
-    """Train with stage 3 from where the folder's checkpoint ends, on a batch that does not depend on the ranks."""
+    """Train with stage 3 from the folder's newest checkpoint on, with a batch that does not depend on the ranks."""
     zero = Library(3, GPT(SMALL, dtype=torch.float64))
     checkpoints = Checkpoints(folder, zero.model, zero.optimizer)
     start = checkpoints.resume()["step"]

@@ -1,4 +1,4 @@
-"""Pictures of ZeRO: who holds what at each stage, where the all-reduce is cut, and one step of stage 3 in time."""
+"""Pictures of ZeRO: each rank's bytes at each stage, the all-reduce cut in two, and one step of stage 3 in time."""
 
 from __future__ import annotations
 
@@ -178,11 +178,11 @@ def weights_held(bars: Sequence[Bar]) -> list[tuple[float, int]]:
 
 
 def zero3_timeline(units: int = 4, gather: float = 0.8, *, caption: str) -> Picture:
-    """One step of ZeRO-3 without and with prefetch: the link, the processor, and how many units' weights are held.
+    """One step of ZeRO-3 without and with prefetch: the link, the processor, and the number of units with weights held.
 
     Args:
-        units: that are gathered one at a time.
-        gather: what an all-gather or a reduce-scatter of a unit takes, in forward passes of a unit.
+        units: number of units, which are gathered one at a time.
+        gather: duration of an all-gather or a reduce-scatter of a unit, in forward passes of a unit.
 
     Raises:
         ValueError: no unit, more than 9, or a time that is not positive.

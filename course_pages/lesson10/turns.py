@@ -80,7 +80,7 @@ def check_step(function: Function) -> None:
 
 
 def _cut(config: Any, dtype: torch.dtype) -> SimpleNamespace:
-    """What the page's `Zero1` holds."""
+    """The attributes of the page's `Zero1`."""
     model = GPT(config, dtype=dtype)
     masters = [nn.Parameter(wide(_part(weight))) for weight in model.parameters()]
     return SimpleNamespace(
@@ -90,7 +90,7 @@ def _cut(config: Any, dtype: torch.dtype) -> SimpleNamespace:
 
 def _three_steps(function: Function, dtype: torch.dtype) -> None:
     zero, due = _cut(ODD, dtype), _cut(ODD, dtype)
-    seen = [weight.detach() for weight in zero.weights]  # views: they follow what is written in place
+    seen = [weight.detach() for weight in zero.weights]  # views, which follow writes in place
     for step in range(3):
         zero.model(*share(step, dist.get_rank())).backward()
         for weight, master, other in zip(zero.weights, zero.masters, due.masters):
@@ -114,7 +114,7 @@ def _gathered(function: Function) -> int:
         master.grad = torch.zeros_like(master)
     with measure.traffic() as sent, torch.no_grad():
         function(zero)
-    return int(sum(sent.modelled_bytes.get(name, 0) for name in ("all_gather", "send")))  # lesson 06's own is of sends
+    return int(sum(sent.modelled_bytes.get(name, 0) for name in ("all_gather", "send")))  # lesson 06's own uses send
 
 
 def check_unit(function: Function) -> None:

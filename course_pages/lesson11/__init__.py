@@ -1,1 +1,1 @@
-"""What lesson 11 and its lab show: pictures and the explorer."""
+"""Lesson 11's page: pictures, the explorer, meters of a process, checks of turns."""

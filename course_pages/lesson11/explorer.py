@@ -1,8 +1,8 @@
-"""Three tiers of memory: what lies where, whether it fits, and where the seconds of a step go.
+"""Three tiers of memory: the bytes in each tier, beside its size, and the parts of a step's seconds.
 
 Choose a model and the machine of one GPU, then move the model's states up and down between GPU memory, main memory and
 disk. Beside the seconds in which the card computes stand those of the link, of the processor that runs Adam, and of the
-disk: the arrows that cross, each over the bandwidth of its road. The table holds bytes, FLOPs and speeds; the script
+disk: the bytes that cross, over the bandwidth of each. The table holds bytes, FLOPs and speeds; the script
 adds and divides as `TiersExplorer.seconds` does.
 """
 
@@ -73,10 +73,10 @@ def tiers_table() -> dict[str, Any]:
 
     Returns:
         "states": model → bytes of weights, gradients and optimizer state. "checkpoints": model → bytes for each number
-        of sequences. "passing": model → the same, of what the GPU holds for a moment: [weights there, weights away].
+        of sequences. "passing": model → the same, of passing bytes: [weights on the GPU, weights away].
         "flops": model → FLOPs of a step for each number of sequences. "gpus": name → [usable bytes, bytes a second,
         FLOPs a second]. "memories", "disks": name → [bytes, bytes a second]. "links": name → bytes a second.
-        "update": bytes a parameter that the processor's update moves. "places"; "colors", the last of what passes.
+        "update": bytes a parameter that the processor's update moves. "places"; "colors", the last of passing bytes.
     """
     return {
         "states": {model: [int(n) for n in list(held(model, 1, 0, 0).values())[:3]] for model in MODELS},
@@ -100,17 +100,17 @@ def _place(label: str, default: str = PLACES[0]) -> Control:
 
 
 class TiersExplorer(Explorer):
-    """Bars for the three tiers, and beside the seconds in which the card computes those in which it waits.
+    """Bars for the three tiers, and the seconds in which the card computes beside those in which it waits.
 
         TiersExplorer().show()                                            # the optimizer state is in main memory
         TiersExplorer(model="GPT-3 175B", gpu="V100 32GB", weights="disk", gradients="disk", optimizer="disk").show()
 
-    `explorer.tiers` says what lies where, and `explorer.seconds` what that costs.
+    `explorer.tiers` has the bytes of each place, and `explorer.seconds` the parts of a step.
 
     Args:
         model: a name in `MODELS`; in mixed precision with AdamW, 16 bytes a parameter.
         gpu: a name in `GPUS`.
-        sequences: of this GPU in a step, as long as the model's context, every block recomputed.
+        sequences: those of this GPU in a step, as long as the model's context, every block recomputed.
         memory: a name in `MEMORIES`: size and speed of main memory.
         link: a name in `LINKS`, between GPU and main memory.
         disk: a name in `DISKS`.
@@ -143,7 +143,7 @@ class TiersExplorer(Explorer):
 
     @property
     def tiers(self) -> dict[str, MemoryAccount]:
-        """Place → bytes that lie there; activations are checkpoints, and temporaries what passes through the GPU."""
+        """Place → bytes that lie there; activations are checkpoints, and temporaries the GPU's passing bytes."""
         states = held(self.model, 1, 0, 0) + MemoryAccount(
             activations=kept(self.model, self.sequences),
             temporaries=passed(self.model, self.sequences, self.weights != PLACES[0]),
@@ -180,7 +180,7 @@ class TiersExplorer(Explorer):
 
     @property
     def seconds(self) -> dict[str, Seconds]:
-        """Road → seconds of a step, if nothing is hidden behind anything."""
+        """Resource → seconds of a step, if nothing overlaps."""
         link, disk = (sum(journey[road] for journey in self.journeys.values()) for road in (0, 1))
         update = UPDATE_BYTES / 2 * held(self.model, 1, 0, 0).parameters if self.away else 0
         return {

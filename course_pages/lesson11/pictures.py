@@ -1,4 +1,4 @@
-"""Pictures of offload: who asks whom, a step on card, link and processor, a delay's price, full tiers."""
+"""Pictures of offload: the flow of ZeRO-Offload, a step on card, link and processor, a delay's price, full tiers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.notebook.picture import INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, line_look, new_figure, note
 from course_kit.units import Bytes, Seconds
 
-# ---- who asks whom for what -----------------------------------------------------------------------------------------
+# ---- the flow of ZeRO-Offload ---------------------------------------------------------------------------------------
 
 PLACES = {
     "forward": (0, 1), "weights": (1, 1), "backward": (2, 1), "states": (0, 0), "update": (1, 0), "gradients": (2, 0)
@@ -108,12 +108,12 @@ class Bar(NamedTuple):
 
 
 def step_bars(way: Way, seconds: Mapping[Work, float], steps: int = 2) -> list[Bar]:
-    """Work of two steps in `offload.zero_offload`, with `BLOCKS` blocks of equal size.
+    """Work of some steps in `offload.zero_offload`, with `BLOCKS` blocks of equal size.
 
     Args:
-        way: nothing overlaps; gradients leave and weights return while others are worked on; or also late.
-        seconds: that each work takes for the whole model.
-        steps: that are taken.
+        way: without overlap; with copies behind the work on other blocks; or with updates a step late besides.
+        seconds: work → seconds for the whole model.
+        steps: number of steps.
     """
     bars: list[Bar] = []
     free = dict.fromkeys(range(4), 0.0)
@@ -183,7 +183,7 @@ def _spans(bars: list[Bar]) -> Iterator[tuple[int, float, float, int]]:
                 yield step, min(bar.start for bar in own), max(bar.end for bar in own), ROWS[work]
 
 
-# ---- what a delay costs and gains -----------------------------------------------------------------------------------
+# ---- a delay's price and gain ---------------------------------------------------------------------------------------
 
 
 def losses_by_step_and_second(
@@ -196,7 +196,7 @@ def losses_by_step_and_second(
     Args:
         runs: name → for each seed the mean loss of every 20 steps in a row.
         late_from: name → the number of the first late step.
-        seconds: that an ordinary step takes, and a late one.
+        seconds: those of an ordinary step, and of a late one.
         level: the entropy of letters, a dotted line.
     """
     figure, (left, right) = new_figure(columns=2, height=3.3)
@@ -226,12 +226,12 @@ def fill_of_tiers(
     accounts: Mapping[str, MemoryAccount], capacities: Mapping[str, Bytes], seconds: Mapping[str, Seconds], *,
     caption: str, alt: str,
 ) -> Picture:  # fmt: skip
-    """Bars of the tiers on the left, in shares of their sizes; on the right where the seconds of a step go.
+    """Bars of the tiers on the left, in shares of their sizes; on the right the seconds of a step.
 
     Args:
-        accounts: tier → what lies there.
-        capacities: tier → what it holds.
-        seconds: where a step spends time, the card first → seconds.
+        accounts: tier → bytes that lie there.
+        capacities: tier → its size.
+        seconds: resource → seconds of a step, the card first.
     """
     figure, (left, right) = new_figure(columns=2, height=2.6)
     shares = {tier: account.total / capacities[tier] for tier, account in accounts.items()}

@@ -1,4 +1,4 @@
-"""The quickest of several runs; runs on both cores; what a process that trains holds, by tensors and by the system."""
+"""The quickest of several runs; runs on both cores; memory of a process that trains, by tensors and by the system."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ledger(
             model(*stories.batch(seed=0, step=number, rank=0, batch_size=4, context=config.context)).backward()
             if not (busy and number):
                 [arrives.result() for arrives in o.coming]
-                time.sleep(0.1)  # the copy stream's thread lets go of the last one a moment later
+                time.sleep(0.1)  # the copy stream's thread frees the last tensor a moment later
             alive = record.largest(10_000, at="now")
             o.step()
     return [
@@ -60,7 +60,7 @@ def trained(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) 
 
 
 def report(curves: Mapping[str, list[list[float]]], below: float = 2.0) -> None:
-    """Print how far the runs of each name end above "no delay", and when each mean of 20 steps is `below` so much."""
+    """Print each name's gap to "no delay" at the end, and the step at which each run's mean of 20 is below `below`."""
     for name, runs in curves.items():
         gap = sum(run[-1] - usual[-1] for run, usual in zip(runs, curves["no delay"])) / len(runs)
         steps = [next((step for step, x in enumerate(run, 19) if x < below), None) for run in runs]

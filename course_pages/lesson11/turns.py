@@ -1,4 +1,4 @@
-"""Checks of what the reader writes in lesson 11: the cost of a placement, both halves of ZeRO-Offload, L2L's loop."""
+"""Checks of lesson 11's turns: the cost of a placement, both halves of ZeRO-Offload, L2L's loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.offload.copy_stream import CopyStream
 
 HELD = {"weights": 2, "gradients": 2, "states": 12}
-ASKED = {  # (the work, what it reads or writes, bytes a parameter)
+ASKED = {  # (work, the state that it reads or writes, bytes a parameter)
     ("forward", "weights", 2), ("backward", "weights", 2), ("backward", "gradients", 2), ("update", "gradients", 2),
     ("update", "states", 24), ("update", "weights", 2),
 }  # fmt: skip
@@ -46,20 +46,20 @@ def check_cost(function: Function) -> None:
 
 
 class Listening(CopyStream):
-    """A copy stream that remembers where its bytes went, and what was there before."""
+    """A copy stream that remembers the targets of its copies, with their values before."""
 
     def __init__(self, bytes_per_s: float) -> None:
         super().__init__(bytes_per_s)
         self.into: dict[int, Tensor] = {}
 
     def send(self, source: Tensor, into: Tensor, add: bool = False) -> Any:
-        """Send, and remember."""
+        """Send, and remember the target's values."""
         self.into[into.data_ptr()] = into.detach().clone()
         return super().send(source, into, add)
 
 
 def check_leave(function: Function) -> None:
-    """A vector and a matrix: what stays, what crosses, in which precision it arrives, and who waits."""
+    """A vector and a matrix: tensors that stay, bytes that cross, precision on arrival, a copy in the background."""
     for shape in ((1000,), (20, 30)):
         weight, master = nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)), nn.Parameter(torch.ones(shape))
         weight.grad = torch.randn(shape).bfloat16()  # new values: re-used memory may hold the last ones
@@ -82,7 +82,7 @@ def check_leave(function: Function) -> None:
 
 
 def check_update(function: Function) -> None:
-    """Three steps, bit for bit those of masters in plain sight, while both directions are slow."""
+    """Three steps, bit for bit those of masters on one device, while both directions are slow."""
     ours, oracle = (GPT(TINY, dtype=torch.bfloat16) for _ in range(2))
     o, psi = _offloaded(ours), sum(weight.numel() for weight in ours.parameters())
     masters = _masters(oracle)
@@ -96,7 +96,7 @@ def check_update(function: Function) -> None:
         with torch.no_grad():
             function(o)
         at_once = [weight.clone() for weight in ours.parameters()]
-        o.back.send(torch.zeros(1), torch.zeros(1)).result()  # whatever is on its way arrives before this
+        o.back.send(torch.zeros(1), torch.zeros(1)).result()  # earlier copies arrive before this one
         crossed = o.back.carried - before - box.nbytes - 4
         o.coming.clear()
         oracle(*batch).backward()
@@ -121,7 +121,7 @@ def _masters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _offloaded(model: nn.Module) -> SimpleNamespace:
-    """What the page's `Offload` holds, with hooks that send gradients over a slow stream, the last one late."""
+    """The attributes of the page's `Offload`, with hooks that send gradients over a slow stream, the last one late."""
     masters = _masters(model)
     adamw = torch.optim.AdamW(masters, lr=1e-2, fused=True)
     out, back = CopyStream(bytes_per_s=1e6), Listening(bytes_per_s=1e6)
@@ -145,7 +145,7 @@ class Shelf:
 
     Attributes:
         fetched: the numbers of the units that were read, in order.
-        read_bytes: by all of that.
+        read_bytes: bytes of all these reads.
     """
 
     def __init__(self, units: int, width: int, dtype: torch.dtype = torch.float32) -> None:
@@ -158,7 +158,7 @@ class Shelf:
         others = sum(each() is not None for each in self._alive)
         assert not others, f"unit {number} is fetched, and still in memory: {others} before it; a name holds on"
         unit = nn.Linear(*self.kept[number].shape, bias=False, device="meta")
-        unit.weight = nn.Parameter(self.kept[number].clone(), requires_grad=False)  # else a graph would keep it
+        unit.weight = nn.Parameter(self.kept[number].clone(), requires_grad=False)  # else a graph would keep the weight
         self.fetched.append(number)
         self.read_bytes += unit.weight.nbytes
         self._alive.append(weakref.ref(unit.weight))
@@ -166,7 +166,7 @@ class Shelf:
 
 
 def check_layer_by_layer(function: Function) -> None:
-    """Two towers: values, how often each unit is fetched, and how many are in memory at a time."""
+    """Two towers: values, the number of times each unit is fetched, and units in memory at a time."""
     for count, parts in ((3, 4), (5, 1)):
         torch.manual_seed(count)
         shelf, given = Shelf(count, 6), [torch.randn(2, 6) for _ in range(parts)]

@@ -1,1 +1,1 @@
-"""What lesson 12 and its lab show: pictures and the explorer."""
+"""Lesson 12's page: pictures, the explorer, ten shapes, a recorded step, checks of turns."""

@@ -1,4 +1,4 @@
-"""The cube of ranks: who is in whose group, which groups leave their machine, and what that costs in a step.
+"""The cube of ranks: the groups of a rank, those of them that leave their machine, and their seconds in a step.
 
 Move the lengths, the order in which ranks are counted and the size of a machine; look at one rank. Groups are `Mesh`'s,
 bytes are `predict.rank_traffic`'s. The table holds both for every place of the controls.
@@ -43,14 +43,14 @@ def sent(model: str, pipeline: int, data: int, tensor: int) -> list[dict[str, in
 
 @cache
 def computing(model: str, pipeline: int, data: int, tensor: int) -> tuple[Seconds, Seconds]:
-    """Seconds of a step for which a rank computes, and for which a pipeline of this length leaves it idle besides."""
+    """Seconds of a step for which a rank computes, and for which it idles in a pipeline of this length."""
     setup = Setup(MODELS[model], BATCH, micro_batch=1, pipeline=pipeline, data=data)
     busy = predict.step_flops(setup) / (pipeline * data * tensor * REACHED)
     return Seconds(busy), Seconds(busy * predict.bubble(setup).over_ideal)
 
 
 def mesh_of(order: str, pipeline: int, data: int, tensor: int) -> Mesh:
-    """The grid in the order that is chosen."""
+    """The mesh with its axes in the chosen order."""
     lengths = {"pipeline": pipeline, "data": data, "tensor": tensor}
     return Mesh({axis: lengths[axis] for axis in ORDERS[order]})
 
@@ -72,7 +72,7 @@ def cube_table() -> dict[str, Any]:
     Returns:
         "groups": order → shape → for each rank that can be looked at, axis → ranks of its group; "stage": the same →
         its stage. "sent": model → shape → for each stage, axis → [bytes in words, seconds inside, seconds across].
-        "computing": model → shape → [seconds of computing, of waiting in the bubble].
+        "computing": model → shape → [seconds of computing, of waiting in the bubble]. "colors": of the axes.
     """
     shapes = list(itertools.product(LENGTHS, repeat=3))
 
@@ -108,7 +108,7 @@ class CubeExplorer(Explorer):
         order: of the axes, the slowest first: a key of `ORDERS`.
         pipeline, data, tensor: ranks along each axis, 2 or 4.
         machine: ranks in each machine, 4 or 8.
-        rank: whose groups are shown, 0 to 7.
+        rank: the rank whose groups are shown, 0 to 7.
     """
 
     caption = (

@@ -13,7 +13,7 @@ from course_lib.parallel.mesh import Mesh
 _STEPS = ((1.0, 0.0), (0.0, -1.0), (0.52, 0.42))
 """Steps on paper to the next rank along the fastest axis, the middle one, the slowest."""
 AXIS_COLORS = {"tensor": SERIES[1], "data": SERIES[7], "pipeline": SERIES[3]}
-"""Vermilion, indigo, purple: of an axis and its messages, in every picture of the lesson."""
+"""Axis → colour of the axis and its messages in every picture of the lesson: vermilion, indigo, purple."""
 _MOST = 4
 _IN_A_ROW = 4
 """Machines that stand side by side."""
@@ -23,7 +23,7 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
     """Pictures of all ranks, one for each axis of a mesh, with a line through the ranks of each group.
 
     Args:
-        mesh: of three axes, at most 4 ranks along each.
+        mesh: a mesh of three axes, at most 4 ranks along each.
         ranks_per_node: if given, ranks of one machine stand on one grey plate (whole layers of the slowest axis).
 
     Raises:
@@ -54,15 +54,15 @@ def in_machines(
     mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str, str], title: str = "",
     words: Mapping[str, str] | None = None, *, caption: str, alt: str,
 ) -> Picture:  # fmt: skip
-    """A box for each machine, in it its ranks; one of them, and whom it meets along each axis.
+    """A box for each machine, with its ranks; one rank is marked, and its peers along each axis.
 
     Args:
-        mesh: of the ranks.
-        ranks_per_node: in each machine; they divide the mesh's.
-        rank: who is looked at, in ink.
-        colors: axis → of those that it meets there.
-        title: above all machines.
-        words: axis → what stands behind its name, such as the seconds of its messages.
+        mesh: the mesh of the ranks.
+        ranks_per_node: ranks in each machine, a divisor of the mesh's size.
+        rank: the marked rank, in ink.
+        colors: axis → colour of the peers along it.
+        title: text above all machines.
+        words: axis → text behind its name, such as the seconds of its messages.
     """
     machines = mesh.size // ranks_per_node
     rows = -(-machines // _IN_A_ROW)

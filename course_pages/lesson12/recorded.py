@@ -1,4 +1,4 @@
-"""One step of a grid over time: on each rank its passes, its update, and how long messages along each axis stop it.
+"""One step of a grid over time: each rank's passes, its update, and its waits for messages along each axis.
 
     record = recorded_step(grid, optimizer, batch, unit_s=0.05)   # all ranks; every rank gets the record of all
 

@@ -1,4 +1,4 @@
-"""Ten ways to lay 8 ranks out along (pipeline, data, tensor): what each should cost, what it did cost, in one table."""
+"""Ten ways to lay 8 ranks out along (pipeline, data, tensor): predicted and measured costs of each, in one table."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHAPES: list[Shape] = [(p, d, t) for p, d, t in itertools.product((1, 2, 4, 8), 
 
 
 class Numbers(NamedTuple):
-    """What a shape costs."""
+    """The costs of a shape."""
 
-    sent: dict[str, Bytes]  # axis of more than one rank → what rank 0 sends along it in a step
-    held: Bytes  # that rank 0 holds at most: states and activations in flight
+    sent: dict[str, Bytes]  # axis of more than one rank → bytes that rank 0 sends along it in a step
+    held: Bytes  # bytes that rank 0 holds at most: states and activations in flight
     bubble: Ratio  # idle time of a pipeline's ranks over all their time
 
     @property
@@ -40,7 +40,7 @@ class Numbers(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What three meters say on one rank: bytes sent, bytes held, the pipeline's spans; and the losses of two steps."""
+    """Readings of three meters on a rank: bytes sent, bytes held, the pipeline's spans; and the losses of two steps."""
 
     sent: TrafficAccount
     held: Bytes
@@ -59,7 +59,7 @@ def name_of(shape: Shape) -> str:
 
 
 def numbers_of(shape: Shape, met: list[Met]) -> Numbers:
-    """What the kernel saw leave rank 0 along each axis, what rank 0's meter held, how long a pipeline's ranks waited.
+    """Bytes that the kernel saw leave rank 0 along each axis, bytes that rank 0 held, idle time of a pipeline's ranks.
 
     In a mesh each pair of ranks that talk belongs to one axis, so a connection tells its axis. Of several pipelines the
     median counts.
@@ -79,7 +79,7 @@ def furthest(met: list[Met], alone: list[float]) -> float:
 
 
 class ShapesTable(Tabular):
-    """A row for each shape; in each cell what was measured and, behind a slash, its formula.
+    """A row for each shape; in each cell the measured number and, behind a slash, the formula's.
 
     Args:
         formula, measured: shape → its numbers.
@@ -103,7 +103,7 @@ class ShapesTable(Tabular):
 
 
 def furthest_off(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers]) -> dict[str, Shape]:
-    """Of each kind of number ("along pipeline", "held", "idle", …) the shape whose measurement is furthest off."""
+    """Kind of number ("along pipeline", "held", "idle", …) → the shape whose measurement is furthest off."""
     kinds = {kind for each in formula.values() for kind in each.kinds}
 
     def off(shape: Shape, kind: str) -> float:

@@ -1,4 +1,4 @@
-"""Pictures of steps: a cube's over time, what ten shapes trade for what, where a published step's seconds go."""
+"""Pictures of steps: a cube's over time, bytes held against bytes sent for ten shapes, parts of a published step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ COLORS = {
     **{f"along {axis}": color for axis, color in AXIS_COLORS.items()},
     "update": SERIES[4],
 }
-"""Passes light blue and green; a message that a rank waits for vermilion, purple or indigo, by its axis."""
+"""Passes light blue and green, the update orange; a message that a rank waits for has the colour of its axis."""
 REST = "#C9CED4"
-_OFFSETS = {(2, 2, 2): (-8, -16), (1, 4, 2): (-12, 11)}  # their neighbours to the right would be covered
+_OFFSETS = {(2, 2, 2): (-8, -16), (1, 4, 2): (-12, 11)}  # these names would cover their neighbours to the right
 
 
 def look_of(event: Event) -> str | None:
-    """Which entry of `COLORS` an event of a rank's own thread has; None for what is not drawn."""
+    """The entry of `COLORS` for an event of a rank's own thread; None for an event that is not drawn."""
     if event.kind == "send":
         return None
     return next((name for name in COLORS if event.name.endswith(name)), None)
@@ -77,7 +77,7 @@ def trade(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers], *
 
 
 def _shade(bubble: float) -> tuple[float, float, float]:
-    """From blue, where nobody waits, to vermilion."""
+    """A colour from blue, without a bubble, to vermilion."""
     blue, red = (0.0, 0.447, 0.698), (0.835, 0.369, 0.0)
     return tuple(a + (b - a) * min(1.0, bubble) for a, b in zip(blue, red))  # type: ignore[return-value]
 

@@ -7,7 +7,7 @@ from course_lib.parallel.mesh import Mesh
 
 CUBE = Mesh({"pipeline": 2, "data": 2, "tensor": 2})
 UNEVEN = Mesh({"pipeline": 2, "data": 2, "tensor": 3})
-"""On machines of 4 some of its groups along tensor are torn, and some are not."""
+"""A mesh of which, on machines of 4, some groups along tensor are torn, and some are not."""
 EXERCISES = (
     Mesh({"pipeline": 16, "data": 8, "tensor": 8}).rank(pipeline=3, data=2, tensor=5) // 8,
     1920 // (4480 // (8 * 35)),

@@ -1,1 +1,1 @@
-"""What lesson 13 and its lab show: pictures and the explorer."""
+"""Lesson 13's page: pictures, the explorer, trials, checks of turns."""

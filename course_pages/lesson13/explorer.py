@@ -1,6 +1,6 @@
-"""Tokens queue for experts: who gets a place, who is dropped, what stays empty, and what the layer costs.
+"""Tokens queue for experts: places found, tokens dropped, places left empty, and the layer's costs.
 
-A made-up router gives each token its first and second choice; skew says how much it prefers some experts. Capacity,
+A made-up router gives each token its first and second choice; skew is its preference for some experts. Capacity,
 places and traffic are the library's (`model.experts`, `parallel.dispatch`), parameters, FLOPs and the traffic in
 balance `predict`'s. The table holds the router's choices and the formulas' numbers; since queues depend on all controls
 at once, the script gives out the places again, as `find_places` does.
@@ -34,10 +34,10 @@ WIDTH, HIDDEN, ELEMENT_BYTES = 1024, 4096, 2
 
 @cache
 def choices(experts: int, skew: float) -> Int[Tensor, "tokens choices"]:
-    """First and second choice of as many tokens as there can be.
+    """First and second choice of each token, for the largest number of tokens.
 
     An expert's popularity is r^-skew, r its place in a fixed order of favourites; a token draws two experts without
-    replacement. With more skew the same tokens draw with the same dice.
+    replacement. Every skew takes the same random numbers for a token.
     """
     generator = torch.Generator().manual_seed(mix(experts))
     places = torch.randperm(experts, generator=generator).log1p()
@@ -46,7 +46,7 @@ def choices(experts: int, skew: float) -> Int[Tensor, "tokens choices"]:
 
 
 def layer(experts: int, top_k: int, capacity_factor: float | None) -> ExpertConfig:
-    """The layer that these controls mean."""
+    """The layer that these controls describe."""
     return ExpertConfig(WIDTH, HIDDEN, experts, top_k, capacity_factor)
 
 
@@ -106,16 +106,16 @@ class ExpertsExplorer(Explorer):
         ExpertsExplorer().show()                                          # 32 tokens, 8 experts, two choices each
         ExpertsExplorer(top_k=1, capacity_factor=1.0, skew=4.0).show()    # a router that has collapsed
 
-    `explorer.kept` says who found a place, `explorer.plan` which rows go from rank to rank; then `explorer.costs`.
+    `explorer.kept` has the choices with a place, `explorer.plan` the rows from rank to rank; then `explorer.costs`.
 
     Args:
-        tokens: of all ranks together, in one group: 16, 32 or 64. Each rank brings equally many.
+        tokens: number on all ranks together, in one group: 16, 32 or 64. Each rank brings equally many.
         experts: 2, 4, 8 or 16.
-        top_k: how many of them a token goes to, 1 or 2.
-        capacity_factor: of `CAPACITY_FACTORS`; None: nobody is dropped.
-        skew: of `SKEWS`: how much the router prefers some experts.
-        ranks: that share the experts, at most as many as there are experts.
-        token: the one that is marked.
+        top_k: number of experts that a token goes to, 1 or 2.
+        capacity_factor: one of `CAPACITY_FACTORS`; None: no token is dropped.
+        skew: one of `SKEWS`, the router's preference for some experts.
+        ranks: number of ranks that share the experts, at most the number of experts.
+        token: the marked token.
     """
 
     caption = "A choice above the line is dropped. How much capacity does a skewed router need, and what stays empty?"
@@ -154,7 +154,7 @@ class ExpertsExplorer(Explorer):
 
     @property
     def empty(self) -> int | None:
-        """Places that nobody takes; None if there is no limit."""
+        """Places that no token takes; None if there is no limit."""
         capacity = self.config.capacity(self.tokens)
         return None if capacity is None else self.experts * capacity - int(self.kept.sum())
 

@@ -1,4 +1,4 @@
-"""Pictures of a layer of experts: how tokens travel, queue and divide, and who holds which weights and tokens."""
+"""Pictures of a layer of experts: queues and journeys of tokens, training runs, weights and tokens on each rank."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def queues(
     """Each expert's queue from the bottom up, in the order in which places are given; those above the line get none.
 
     Args:
-        experts_Tk: whom each token goes to, its first choice first; at most two.
-        kept_Tk: which of these found a place.
-        experts: how many there are.
+        experts_Tk: experts that each token goes to, its first choice first; at most two.
+        kept_Tk: whether each of these choices found a place.
+        experts: number of experts.
         capacity: places of each; None if there is no limit.
     """
     figure, (axes,) = new_figure(height=2.9)
@@ -64,7 +64,7 @@ def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
 
     Args:
         wanted_PT: the expert that each rank's tokens go to, one choice each.
-        experts: how many there are; each rank has equally many.
+        experts: number of experts, of which each rank has equally many.
     """
     ranks, own = len(wanted_PT), experts // len(wanted_PT)
     at_home = [[(rank, expert) for expert in row] for rank, row in enumerate(wanted_PT.tolist())]

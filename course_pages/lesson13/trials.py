@@ -1,4 +1,4 @@
-"""What lesson 13 trains and compares: a town to learn by heart, a GPT with experts, a layer beside its reference."""
+"""Runs of lesson 13's page: a town to learn by heart, a GPT with experts, a layer beside its reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from course_lib.parallel.experts import ParallelExperts
 
 Penalty = Callable[[Tensor, Tensor], Any]
 STREETS, SHOPS = 48, 16
-"""Of each direction; kinds of shop. So the town's map has 2,304 entries of 4 bits."""
+"""Streets in each direction; kinds of shop. So the town's map has 2,304 entries of 4 bits."""
 
 
 class Run(NamedTuple):
@@ -35,8 +35,8 @@ class Run(NamedTuple):
 
 
 def held_and_flops(config: ExpertConfig, tokens: int) -> tuple[Count, Flops]:
-    """A layer's weights, and FLOPs that the kernels of its forward pass count. For one rank."""
-    layer = ParallelExperts(ExpertMLP(config))  # unlike `ExpertMLP` it computes what was chosen, and nothing else
+    """A layer's weights, and FLOPs that the kernels of its forward pass count, on one rank."""
+    layer = ParallelExperts(ExpertMLP(config))  # unlike `ExpertMLP`, computes nothing but the choices
     with measure.flops() as counted:
         layer(torch.randn(tokens, config.width))
     return Count(sum(weight.numel() for weight in layer.parameters())), counted.total
@@ -45,7 +45,7 @@ def held_and_flops(config: ExpertConfig, tokens: int) -> tuple[Count, Flops]:
 def computed(
     rows: Float[Tensor, "rows width"], number: Int[Tensor, " rows"], up: Tensor, down: Tensor
 ) -> Float[Tensor, "rows width"]:
-    """What experts say to rows of tokens, of which each came for the expert with that `number`: one after the other."""
+    """Outputs of experts for rows of tokens, each of which came for the expert `number`: one expert after the other."""
     said = torch.zeros_like(rows)
     for expert in range(len(up)):
         own = (number == expert).nonzero()[:, 0]
@@ -64,9 +64,9 @@ class OwnExperts(nn.Module):
         self.up, self.down = (nn.Parameter(own_part(each.detach(), 0)) for each in (whole.up_EDF, whole.down_EFD))
 
     def say(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
-        """What this rank's experts say to the rows that came for them: rank by rank, and of each rank by expert.
+        """Outputs of this rank's experts for the rows that came: rank by rank, and of each rank by expert.
 
-        If rank 0 sends 2 and 1 for this rank's two experts, and rank 1 sends 0 and 3, they are for 0 0 1 1 1 1.
+        If rank 0 sends 2 and 1 for this rank's two experts, and rank 1 sends 0 and 3, the rows are for 0 0 1 1 1 1.
         """
         mine = self.counts.chunk(len(self.counts), 1)[dist.get_rank()]
         number = torch.arange(len(self.up)).repeat(len(mine)).repeat_interleave(mine.flatten())
@@ -74,18 +74,18 @@ class OwnExperts(nn.Module):
 
 
 def sent_in_a_step(kind: Callable[[ExpertMLP], Any]) -> tuple[Tensor, TrafficAccount]:
-    """Counts and traffic of a step of 256 tokens a rank; everybody's favourite lives on rank 0. On ranks."""
+    """Counts and traffic of a step of 256 tokens a rank; the router prefers an expert of rank 0. All must call."""
     whole = ExpertMLP(ExpertConfig(64, 128, 8))
     whole.router.weight.data[0] += 0.05
     layer, x = kind(whole), torch.randn(256, 64, generator=torch.Generator().manual_seed(dist.get_rank())) + 0.2
-    layer(x.requires_grad_()).sum().backward()  # the first step wakes the connections
+    layer(x.requires_grad_()).sum().backward()  # the first step opens the connections
     with measure.traffic() as sent:
         layer(x).sum().backward()
     return layer.counts, sent
 
 
 def farthest(kind: Callable[[ExpertMLP], Any]) -> float:
-    """How far outputs and weights are from the reference's in three steps. On ranks, which split the tokens.
+    """The largest difference of outputs and weights from the reference's in three steps; ranks split the tokens.
 
     Args:
         kind: makes of an `ExpertMLP` this rank's layer, with the attributes `router`, a matrix, and `up`.
@@ -149,7 +149,7 @@ def read_stories(layer: str, penalty: Penalty | None = None, steps: int = 300) -
 
 
 def _mean_cosine(inputs: Tensor) -> float:
-    """Of all pairs of rows: the squared length of the mean of their directions."""
+    """The mean cosine of all pairs of rows: the squared length of the mean of their directions."""
     return F.normalize(inputs.detach().flatten(0, -2), dim=-1).mean(0).square().sum().item()
 
 
@@ -159,7 +159,7 @@ class _Nothing(nn.Module):
 
 
 class Town(nn.Module):
-    """Which shop is at the corner of street a and avenue b? A vector for each, side by side, one layer, and a head."""
+    """A model of the shop at the corner of street a and avenue b: a vector for each, one layer, and a head."""
 
     def __init__(self, layer: ExpertMLP, seed: int) -> None:
         super().__init__()

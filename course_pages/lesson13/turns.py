@@ -17,7 +17,7 @@ EXERCISES = (
 
 
 def check_gates(gates_of: Function) -> None:
-    """Choices and gates of every token, for one, two and three choices, and what the gates teach the router."""
+    """Choices and gates of every token, for one, two and three choices, and the gates' gradient for the router."""
     rows = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.05, 0.25, 0.6], [0.2, 0.45, 0.05, 0.3]])
     for top_k in (2, 1, 3):
         probabilities = rows.clone().requires_grad_()
@@ -64,7 +64,7 @@ def check_traffic(my_rows: Function) -> None:
 
 
 def check_balance(balance: Function) -> None:
-    """The loss and its gradient: an expert that nobody wants, second choices, and a batch in balance."""
+    """The loss and its gradient: an expert that no token wants, second choices, and a batch in balance."""
     rows = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.2, 0.7, 0.1], [0.8, 0.1, 0.1]])
     cases = [(rows, [[0, 1], [0, 1], [1, 0], [0, 1]]), (rows[:, :2], [[0], [0], [1], [0]])]
     cases += [(rows, [[0], [1], [0], [1]]), (torch.full((2, 4), 0.25), [[0, 1], [3, 1]])]
@@ -89,7 +89,7 @@ def _plain(rows: torch.Tensor) -> list[list[float]]:
 
 
 def check_places(places: Function) -> None:
-    """Who finds a place: first choices before second ones, token by token, each expert with its own places.
+    """Choices that find a place: first ones before second ones, token by token, each expert with its own places.
 
     In the last case a token loses its first choice and keeps its second.
     """

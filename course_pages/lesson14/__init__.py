@@ -1,1 +1,1 @@
-"""What lesson 14 shows: its grid of runs, its pictures, its explorer, the checks of its turns."""
+"""Pages of lesson 14 and its lab: the grid of runs, pictures, the explorer, checks of turns."""

@@ -29,7 +29,7 @@ class Fit(NamedTuple):
 
 @cache
 def fit_of(name: str) -> Fit:
-    """One of `FITS`."""
+    """The fit of this name in `FITS`."""
     entropy = None
     if "Chinchilla" in name:
         runs, first = chinchilla(), 6e18
@@ -43,10 +43,10 @@ def fit_of(name: str) -> Fit:
 
 
 def bowl(name: str, times: int) -> dict[str, Any]:
-    """What one place of the controls shows.
+    """Numbers of the picture at one place of the controls.
 
     Returns:
-        "x": decades of N from the first to the last; "loss", "low", "high" at 41 sizes between; "runs", [log10 N, loss]
+        "x": log10 of the smallest and the largest N; "loss", "low", "high" at 41 sizes between; "runs", [log10 N, loss]
         of those with about this budget; "best", N, D and loss at the bottom; "flops".
     """
     runs, budgets, first, laws = fit_of(name)
@@ -89,7 +89,7 @@ class BowlExplorer(Explorer):
 
     @property
     def bowl(self) -> dict[str, Any]:
-        """What is drawn, as `bowl` returns it."""
+        """Numbers of the picture, as `bowl` returns them."""
         return bowls_table()[self.fit][TIMES.index(self.times)]
 
     def _picture(self, *, caption: str, alt: str) -> Picture:

@@ -1,6 +1,6 @@
-"""The runs that lesson 14 fits its law to: GPTs of nine widths on Zipf's words, at five budgets, and what is beside.
+"""The runs that lesson 14 fits its law to: GPTs of nine widths on Zipf's words, at five budgets, and runs beside them.
 
-`course train-grid` makes them and keeps each as it ends, in `runs.json`; the lesson reads that file, and repeats a few.
+`course train-grid` makes the runs and writes each as it ends; the lesson reads `runs.json`, and repeats a few of them.
 A run belongs to its `Job` alone: the same on every day and at any load, though not on every kind of processor.
 """
 
@@ -26,7 +26,7 @@ from course_lib.predict.laws import Runs
 
 STORED = Path(__file__).parent / "runs.json"
 CONTEXT, HELD_OUT, JUDGED = 32, 10**6, 4096
-"""Bytes of a window; the seed of the windows that judge a model; how many of them there are."""
+"""Bytes of a window; the seed of the windows that judge a model; the number of these windows."""
 
 WIDTHS = {
     3e10: (8, 12, 16, 20),
@@ -46,7 +46,7 @@ class Job:
     budget: float  # C in FLOPs; the run gets C / 6N tokens
     rate: float = 0.02  # the learning rate after the warm-up
     seed: int = 0  # of weights and text
-    repeats: int = 1  # how often the same text comes: the steps' batches begin again after 1/repeats of them
+    repeats: int = 1  # readings of the same text: the batches begin again after 1/repeats of the steps
 
     @property
     def config(self) -> GPTConfig:
@@ -81,7 +81,7 @@ SEEDS = [
 ]
 AGAIN = [Job(32, 1.2e11, seed=seed, repeats=repeats) for repeats in (4, 16) for seed in (0, 1, 2)]
 ALL = [*THE_GRID, TEN_TIMES, *RATES, *SEEDS, *AGAIN]
-"""Beside the grid: other learning rates, other seeds, and text that comes 4 or 16 times."""
+"""The grid, the run ten times as large, other learning rates, other seeds, and text that comes 4 or 16 times."""
 
 
 @cache
@@ -149,7 +149,7 @@ def key(job: Job) -> str:
 
 @cache
 def stored(path: Path = STORED) -> dict[str, Any]:
-    """What `path` holds: "about", where and with what the runs were made, and "runs", key → result."""
+    """The contents of `path`: "about", the machine and versions of the runs, and "runs", key → result."""
     return json.loads(path.read_text("utf-8"))
 
 
@@ -162,7 +162,7 @@ def as_runs(jobs: Sequence[Job], embeddings: bool = True, path: Path = STORED) -
 def read_early() -> Runs:
     """Losses on the way of the runs of the largest budget, as if each reading were the end of a run.
 
-    A reading is on a quarter of the windows: the ideal reader's loss on these gives way to that on all.
+    A reading is on a quarter of the windows: the ideal reader's loss on these is replaced by that on all.
     """
     long = [job for job in THE_GRID if job.budget == max(WIDTHS)]
     read = [(parameters(job.config), *each) for job in long for each in stored()["runs"][key(job)]["early"].items()]

@@ -1,4 +1,4 @@
-"""Pictures of budgets: bowls, and the line of their bottoms with what it promises further out."""
+"""Pictures of budgets: bowls, and the line of their bottoms with its promise further out."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def bowls(runs: Runs, budgets: Array, law: ScalingLaw, *, caption: str) -> Pictu
 def ahead(
     law: ScalingLaw, seen: Mapping[float, float], spread: Mapping[float, float], then: Sequence[float], *, caption: str
 ) -> Picture:
-    """Excess over the ideal reader against the budget, with the band of what was predicted and what came.
+    """Excess over the ideal reader against the budget, with the band of the prediction and the measured run.
 
     Args:
-        law: fitted to the grid; its E is the ideal reader's loss.
+        law: the law fitted to the grid; its E is the ideal reader's loss.
         seen: budget → least loss of the grid's runs.
         spread: budget → relative error of the excess to expect, two standard deviations.
         then: budget, predicted loss and measured loss of the larger run.

@@ -1,4 +1,4 @@
-"""What others measured or print: the 245 runs of Hoffmann et al. 2022, mixtures of text, large models."""
+"""Published numbers: the 245 runs of Hoffmann et al. 2022, mixtures of text, large models."""
 
 from __future__ import annotations
 

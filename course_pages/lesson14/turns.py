@@ -1,4 +1,4 @@
-"""Checks of lesson 14's turns: the law in logs, the bottom of a bowl, what to buy, and text that comes again."""
+"""Checks of lesson 14's turns: the law in logs, the bottom of a bowl, the best split of a budget, and repeated text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from course_kit.notebook.your_turn import Function
 from course_lib.predict.laws import CHINCHILLA, EPOCH, ScalingLaw
 
 EXERCISES = (1e24 / 120) ** 0.5 / 1e9, 16 ** (0.25 / 0.75), 0.05 * 1.4e12 / 10e9
-"""Answers to the exercises: billions of parameters, how many times as many, epochs."""
+"""Answers to the exercises: billions of parameters, a factor, epochs."""
 
 
 def check_log_loss(log_loss: Function) -> None:
@@ -33,7 +33,7 @@ def check_log_loss(log_loss: Function) -> None:
 
 
 def check_bottom(bottom: Function) -> None:
-    """A parabola whose bottom is known, in any units of N, among few and many runs, and where it is not at a run."""
+    """A parabola with a known bottom that is not at a run, in any units of N, among few and many runs; and noise."""
     for center, span, count in ((2e4, 4.0, 5), (7e10, 30.0, 9), (3e7, 2.0, 3)):
         n = center * 1.3 * np.geomspace(1 / span, span, count)
         losses = 2.0 + 0.05 * np.log(n / center) ** 2

@@ -1,1 +1,1 @@
-"""What lesson 15 and its lab show: meters of memory, other libraries' restarts, a job on a cluster, the explorer."""
+"""Lesson 15's page: meters of memory, other libraries' restarts, a job on a cluster, the explorer, checks of turns."""

@@ -9,7 +9,7 @@ from course_lib.model import text
 
 PERMUTATIONS = 64
 STORED, STORED_WITH = 14, (3, 11, 7)
-"""Near duplicates in the manual of this Python. Its text changes with a patch release: 3.11.2 has 18."""
+"""Near duplicates in the manual of Python 3.11.7. The text changes with a patch release: 3.11.2 has 18."""
 
 
 def documents() -> list[str]:

@@ -1,6 +1,6 @@
-"""What other libraries do: file formats of pyarrow, restarts of torchdata and datasets, workers of a DataLoader.
+"""Other libraries: file formats of pyarrow, restarts of torchdata and datasets, workers of a DataLoader.
 
-A library that is not installed is not imported; what it did elsewhere is in `STORED`, and is marked.
+A library that is not installed is not imported; its results elsewhere are in `STORED`, and are marked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STORED = {
     ("datasets", 2): (0, 0, ""), ("datasets", 4): (16, 0, ""),
     ("datasets", 1): (24, 0, "KeyError: 'examples_iterable'"),
 }  # fmt: skip
-"""(library, ranks after it) → what `restart` returns, with the versions of `STORED_WITH`."""
+"""(library, ranks after it) → the result of `restart`, with the versions of `STORED_WITH`."""
 FORMATS_STORED = {"Arrow": 932_850 / 466_195, "Parquet": 394_533 / 466_195}
 """Bytes a token of Python 3.11's manual, as `write_formats` writes it."""
 ALLOCATED_STORED = {"Arrow": 0, "Parquet": 932_390}
@@ -34,7 +34,7 @@ ALLOCATED_STORED = {"Arrow": 0, "Parquet": 932_390}
 STORED_WITH = {
     "torchdata": "0.11.0", "datasets": "5.2.0", "pyarrow": "26.0.1", "datasketch": "2.0.0", "distributed": "2026.8.0",
 }  # fmt: skip
-"""The versions that gave what is stored: on Linux, with Python 3.11 and torch 2.13, in November 2026."""
+"""The versions behind the stored results: on Linux, with Python 3.11 and torch 2.13, in November 2026."""
 
 
 def installed(library: str) -> bool:
@@ -43,14 +43,14 @@ def installed(library: str) -> bool:
 
 
 def named(library: str) -> str:
-    """The library and its version; where it is not installed, the one that gave what is stored, marked."""
+    """The library and its version; where it is not installed, the version behind the stored results, marked."""
     if installed(library):
         return f"{library} {version(library)}"
     return f"{library} {STORED_WITH[library]} (not installed here; stored, November 2026)"
 
 
 class Stride(IterableDataset):
-    """This rank's samples of an epoch: every `world_size`-th; if it asks for its workers, dealt out to them."""
+    """This rank's samples of an epoch: every `world_size`-th; with `asks`, dealt out to the DataLoader's workers."""
 
     def __init__(self, rank: int, world_size: int, asks: bool = False) -> None:
         self.mine, self.asks = range(rank, SAMPLES, world_size), asks
@@ -82,8 +82,8 @@ def _source(library: str, rank: int, world_size: int) -> Any:
 def restart(library: str, after: int, before: int = 2, steps: int = 8) -> tuple[int, int, str]:
     """Read `steps` samples on each rank, save each rank's state, and finish the epoch on `after` ranks.
 
-    A rank that had no state takes one of those that there are, rank modulo `before`. Returns how many of the 40 samples
-    nobody read, how many were read twice, and what the library said.
+    A rank without a state of its own takes that of rank modulo `before`. Returns the number of the 40 samples that no
+    rank read, the number that were read twice, and the library's error.
     """
     done, states, said = [], [], ""
     with _quiet():
@@ -96,7 +96,7 @@ def restart(library: str, after: int, before: int = 2, steps: int = 8) -> tuple[
                 source = _source(library, rank, after)
                 source.load_state_dict(states[rank % before])
                 done += [_sample(each) for each in source]
-        except Exception as problem:  # noqa: BLE001  (whatever the library says is the outcome)
+        except Exception as problem:  # noqa: BLE001  (any error of the library is the outcome)
             said = f"{type(problem).__name__}: {problem}"
     return SAMPLES - len(set(done)), len(done) - len(set(done)), said
 
@@ -107,7 +107,7 @@ def _sample(each: Any) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' warnings, none of which is about the number of ranks, and without progress bars."""
+    """Silence the libraries' warnings, none of which is about the number of ranks, and their progress bars."""
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
-"""A restart, drawn: which samples ranks read before a kill and after it, and which of them nobody reads.
+"""A restart, drawn: samples that ranks read before a kill and after it, and samples that no rank reads.
 
-Three ways to deal an epoch of 48 samples out to ranks, 8 a step. By shard and by stride a rank's state is how many
-samples of its own part it has read, and a rank without a state takes rank r mod w's, as the two libraries of the lesson
+Three ways to deal an epoch of 48 samples out to ranks, 8 a step. By shard and by stride a rank's state is the number
+of samples read of its own part, and a rank without a state takes rank r mod w's, as the two libraries of the lesson
 do. By function the state is the step. The table has every rank's samples; the script cuts them where the kill is.
 """
 
@@ -49,9 +49,9 @@ class RestartExplorer(Explorer):
     `explorer.before` and `explorer.after` are each rank's samples; `explorer.lost`, `explorer.twice`.
 
     Args:
-        scheme: how samples are dealt out.
+        scheme: the way in which samples are dealt out.
         world_before, world_after: ranks before the kill and after it.
-        step: how many steps were made before the kill.
+        step: number of steps before the kill.
     """
 
     caption = (
@@ -65,13 +65,13 @@ class RestartExplorer(Explorer):
 
     @property
     def before(self) -> list[list[int]]:
-        """What each rank read before the kill."""
+        """Samples that each rank read before the kill."""
         read = self.step * BATCH // self.world_before
         return [mine[:read] for mine in dealt(self.scheme, self.world_before)]
 
     @property
     def after(self) -> list[list[int]]:
-        """What each rank reads after it: it skips as many of its samples as its state says."""
+        """Samples that each rank reads after the kill: a rank skips as many of its samples as its state says."""
         world = self.world_after if self.scheme == "by function" else self.world_before
         return [mine[self.step * BATCH // world :] for mine in dealt(self.scheme, self.world_after)]
 

@@ -41,9 +41,9 @@ def mapped_and_resident(path: str | Path) -> tuple[Bytes, Bytes]:
 
 
 def held_and_copied() -> dict[str, Bytes]:
-    """What a million tokens take in main memory as a list and as an array, and what a forked reader copies of them.
+    """Main memory of a million tokens as a list and as an array, and the bytes of them that a forked reader copies.
 
-    Measured in a fresh process, or, where the kernel does not count, `STORED`.
+    The numbers are measured in a fresh process; where the kernel does not count, they are `STORED`.
     """
     if not COUNTS:
         return {name: Bytes(n) for name, n in STORED.items()}

@@ -18,7 +18,7 @@ from course_pages.shared.cpu_time import cpu_seconds as cpu_seconds  # the page'
 
 
 def own_seconds(work: Callable[..., Any], *given: Any) -> float:
-    """Seconds that a call takes in this thread: computing, and waiting for others, for Python's lock, say.
+    """Seconds that a call takes in this thread: computing, and waiting, for Python's lock, say.
 
     Being ready while another program has the core does not count, where the kernel tells it (Linux).
     """
@@ -34,7 +34,7 @@ def _kept_waiting_s() -> float:
 
 
 def save(file: Path, state: Any) -> None:
-    """Write beside the file, and put what was written in its place by a rename, which happens wholly or not at all."""
+    """Write a second file, and put it in the place of `file` by a rename, which happens wholly or not at all."""
     torch.save(state, f"{file}.new")
     os.replace(f"{file}.new", file)
 
@@ -43,7 +43,7 @@ def restarts(train: Callable[..., Any], folder: Path, whole: torch.Tensor) -> di
     """Kill a run on 2 ranks in each of its steps; go on with 1, 2, 3, 4 and 8 ranks, and with 1 or 3 workers.
 
     Returns:
-        Samples lost and read twice, and diaries in another order than `whole`, the one of a run that nobody killed.
+        Samples lost and read twice, and diaries in another order than `whole`, that of a run without a kill.
     """
     seen = dict.fromkeys(("lost", "twice", "another order"), 0)
     for step in range(len(whole)):

@@ -1,4 +1,4 @@
-"""Checks of lesson 15's turns: a walk back inside, a queue, a rank's places, whose turn it is."""
+"""Checks of lesson 15's turns: cycle walking, a prefetching queue, a rank's places, the quota method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from course_kit.notebook.your_turn import Function
 EXERCISES = 8, 1.4e12 / 4096 * 8 / 1e9, 48 - 4 * 6 - 8 * (48 // 8 - 6)
 """Answers to the exercises: workers, GB, samples."""
 PATIENCE_S = 10
-"""How long the check of a queue waits for a result."""
+"""Seconds for which the check of a queue waits for a result."""
 
 
 def check_walk(permuted: Function) -> None:
@@ -45,7 +45,7 @@ def check_walk(permuted: Function) -> None:
 
 
 def _taken(results: Iterator[int], most: int, told: str) -> list[int]:
-    """So many results, or all that there are. Who waits for one that never comes is told so."""
+    """The first `most` results, or all that there are; an AssertionError, `told`, if the next one never comes."""
     came, problems = [], []
 
     def take() -> None:
@@ -91,9 +91,9 @@ def check_prefetch(prefetch: Function) -> None:
 
         results = iter(prefetch(work, jobs, workers, depth))
         came = _taken(results, 1, told)
-        _rest(done, min(len(jobs), workers * depth))  # nobody takes anything: the workers fill their shelves, and stop
+        _rest(done, min(len(jobs), workers * depth))  # no result is taken: the workers fill their shelves, and stop
         assert not together.broken, f"{told}: the first jobs do not run at the same time"
-        most = 1 + workers * (depth + 1)  # one was taken; a worker holds one more result in its hands
+        most = 1 + workers * (depth + 1)  # one was taken; a worker holds one more result
         assert len(done) <= most, f"{told}: {len(done)} jobs are done after the first result was taken"
         room = f"only {len(done)} jobs are done while nobody takes a result, and the shelves have room"
         assert len(done) >= min(len(jobs), workers * depth), f"{told}: {room}"
@@ -117,7 +117,7 @@ def check_places(places_of: Function) -> None:
 
 
 def check_quota(next_source: Function) -> None:
-    """Whose turn it is: after each sample every source is less than one from its share, and in the end there."""
+    """The quota method: after each sample every source is less than one off its share, and in the end none is off."""
     few = (60, 40), (6, 6, 2), (3, 1, 2), (1, 1, 1), (7,)
     for weights in (*few, (41, 19, 12, 25, 3), (97, 1, 1, 1), (5, 5, 1, 1, 1, 1), (54, 4, 9, 1, 9, 2, 2, 9, 9)):
         given, period = [0] * len(weights), sum(weights)

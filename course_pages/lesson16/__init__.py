@@ -1,1 +1,1 @@
-"""What lesson 16 shows: rooflines, classes of operations, tiles, slow steps, and the checks of its turns."""
+"""Lesson 16's page: rooflines, classes of operations, tiles, slow steps, the explorer, checks of turns."""

@@ -1,4 +1,4 @@
-"""Tiles walk over S × S scores: what each row has so far, what was read, what is held.
+"""Tiles walk over S × S scores: numbers of each row so far, bytes read, bytes held.
 
 Scores are whole numbers, and every key has one value, so that a reader can follow with a pocket calculator. `frames`
 computes the states by the lesson's own recurrence; the test holds the last one against a softmax.
@@ -29,8 +29,8 @@ class Frame(NamedTuple):
     tile: tuple[int, int] | None  # first query and first key of the last tile; none at the start
     skipped: bool  # whether the last tile lay behind all of its queries, so that nothing was done
     top: list[float]  # the largest score of every query
-    total: list[float]  # the sum of its weights
-    mixed: list[float]  # the sum of its weights times values
+    total: list[float]  # the sum of every query's weights
+    mixed: list[float]  # the sum of every query's weights times values
     read: int  # bytes read so far: q once for a row of tiles, k and v for every tile
     held: int  # bytes beside q, k, v and the output: a tile of scores, and top, total and mixed of its queries
 

@@ -1,4 +1,4 @@
-"""The page's `gated` as a Triton kernel: one pass over x and y. It runs where the package `triton` and a GPU are."""
+"""The page's `gated` as a Triton kernel: one pass over x and y. The kernel needs the package `triton` and a GPU."""
 
 # pyright: reportInvalidTypeForm=false
 

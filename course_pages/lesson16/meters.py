@@ -1,4 +1,4 @@
-"""Meters of one device: its two rates, what an operation touches, and where a step's time goes."""
+"""Meters of one device: its two rates, FLOPs and bytes of operations, and shares of a step's time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTRACTIONS = ("mm", "bmm", "addmm", "baddbmm")
 NORMALIZATIONS = "softmax", "norm", "nll_loss"
 KINDS = "contraction", "normalization", "element-wise"
 FLOPS_OF_A_NUMBER = {"normalization": 5, "element-wise": 1}
-"""Our convention for all but contractions: FLOPs for each number of the largest tensor. It moves no conclusion."""
+"""Our convention for all but contractions, which moves no conclusion: FLOPs a number of the largest tensor."""
 
 
 class Work(NamedTuple):
@@ -44,14 +44,14 @@ def kind_of(name: str) -> str:
 
 
 class Touched(TorchDispatchMode):
-    """Counts, by class, what every operation in its block computes, reads and writes; views touch nothing."""
+    """Counts, by class, the FLOPs and bytes of every operation in its block; views touch nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.flops, self.bytes, self.calls = Counter[str](), Counter[str](), Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See one operation pass by."""
+        """Run and count one operation."""
         result = func(*args, **(kwargs or {}))
         read, written = ([x for x in tree_leaves(given) if isinstance(x, Tensor)] for given in (args, result))
         name, places = func._schema.name.removeprefix("aten::").strip("_"), {each.data_ptr() for each in read}
@@ -76,7 +76,7 @@ class Touched(TorchDispatchMode):
 
 
 def touched(step: Callable[..., object], *given: object) -> dict[str, Work]:
-    """Work of a call with what is given, by class."""
+    """Work of a call `step(*given)`, by class."""
     with Touched() as counted:
         step(*given)
     return counted.work
@@ -110,7 +110,7 @@ def time_shares(step: Callable[..., object]) -> dict[str, float]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing reaches the error stream: the profiler's core writes lines of its own there, past Python."""
+    """Silence the error stream: the profiler's core writes lines of its own there, past Python."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 2)

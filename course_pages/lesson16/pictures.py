@@ -1,4 +1,4 @@
-"""Pictures of one device: its roofline with what stands on it, shares of time, and tiles that walk."""
+"""Pictures of one device: its roofline with points, shares of time, and tiles that walk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def roofline(
     """The roof of a device, and points on or below it.
 
     Args:
-        flops_per_s, bytes_per_s: of the device.
+        flops_per_s, bytes_per_s: rates of the device.
         points: name → (FLOPs a byte, FLOP/s reached).
     """
     figure, (axes,) = new_figure(height=3.2)
@@ -64,7 +64,7 @@ def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
 def tile_walk(
     scores: Tensor, values: Tensor, frame: Any, rows: int, columns: int, causal: bool, *, caption: str, alt: str
 ) -> Picture:
-    """A square of scores with the tile that is computed now and those before it; values of its keys, its queries."""
+    """Scores as a square with the current tile and those before, the values of its keys, the numbers of its queries."""
     figure, (square, table) = new_figure(1, 2, height=3.6)
     size = len(scores)
     for axes in (square, table):

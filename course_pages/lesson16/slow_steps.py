@@ -1,4 +1,4 @@
-"""Five steps that do what `quick` does, each with one sin; a profile tells which."""
+"""Five steps with the result of `quick`, each with one flaw that a profile shows."""
 
 from __future__ import annotations
 

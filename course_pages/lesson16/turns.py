@@ -12,7 +12,7 @@ from course_kit import measure
 from course_kit.notebook.your_turn import Function
 
 EXERCISES = 100 * 5 / 4 * 3350e9 / 989.4e12, 64 * 65 / 2 / 64**2, sum(0.8**n for n in range(5)) / (1 + 4 * 0.1)
-"""Answers to the exercises: percent of an H100's peak, share of the tiles, how many times as fast."""
+"""Answers to the exercises: percent of an H100's peak, share of the tiles, a speed-up."""
 
 
 def check_in_tiles(in_tiles: Function) -> None:
@@ -75,7 +75,7 @@ def check_add_tile(add_tile: Function) -> None:
 
 
 def check_d_scores(d_scores: Function) -> None:
-    """The gradient of a tile of scores, against autograd on the whole row: all keys, and every part of them."""
+    """The gradient of a tile of scores, against autograd on the whole row: all keys, and three parts of them."""
     generator = torch.Generator().manual_seed(0)
     scores, d_output = torch.randn(4, 6, generator=generator), torch.randn(4, 3, generator=generator)
     scores, d_output = scores.double().requires_grad_(), d_output.double()

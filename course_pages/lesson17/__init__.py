@@ -1,1 +1,1 @@
-"""What the page of lesson 17 shows: the planner beside published runs, and runs that stop."""
+"""Pages of lesson 17 and its lab: the planner beside published runs, a run on torchrun's ranks, simulated clusters."""

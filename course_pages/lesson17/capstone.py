@@ -1,11 +1,11 @@
-"""The run at the end of the course: the GPT, trained by a layout, on whatever ranks torchrun starts.
+"""The run at the end of the course: the GPT, trained by a layout, on the ranks that torchrun starts.
 
     torchrun --standalone --nproc-per-node 4 -m course_pages.lesson17.capstone runs/gpt --pipeline 4
     torchrun --standalone --nproc-per-node 2 -m course_pages.lesson17.capstone runs/gpt --data 2 --resume
 
 The flags of a layout are those that `course plan` prints. Nothing here is new. `HybridParallel` cuts the model (lesson
 12), recompute forgets activations (03), ZeRO cuts states (10), `Checkpoints` writes them and reads them on other ranks
-(10), and the text of a row is a function of (seed, step, row) (07): whatever dies, and whoever goes on, each row of
+(10), and the text of a row is a function of (seed, step, row) (07): after any failure, on any ranks, each row of
 each step is trained on once.
 
 Rank 0 prints a line of JSON for each step: "step", "loss", "seconds" until the slowest rank has done the step, and
@@ -47,13 +47,13 @@ from course_lib.train.recompute import recompute_only
 from course_lib.train.step import train_step
 
 Line = dict[str, Any]
-"""What a step has to say: a line of JSON."""
+"""The numbers of a step: a line of JSON."""
 PROMISE = Path(__file__).with_name("promise.json")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How ranks share the training: ranks along each axis, and what each does with its part."""
+    """One way to share the training: ranks along each axis, ZeRO's stage, sequences at once, and recompute."""
 
     pipeline: int = 1
     data: int = 1
@@ -68,14 +68,14 @@ class Layout:
         return Mesh({axis: getattr(self, axis) for axis in AXES})
 
     def __str__(self) -> str:
-        """Pipe · data · tensor, and what is not usual."""
+        """Ranks along pipeline · data · tensor, then ZeRO's stage and recompute where they are on."""
         zero, again = f" ZeRO-{self.zero}" if self.zero else "", f" {self.recompute}" * (self.recompute != "none")
         return f"{self.pipeline}·{self.data}·{self.tensor}{zero}{again}"
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, the same by every layout."""
+    """A training, the same by every layout."""
 
     config: GPTConfig = field(default_factory=lambda: GPTConfig(4, 128, 4, text.VOCAB_SIZE, 64))
     batch_size: int = 16  # sequences in a step, on all ranks together
@@ -116,7 +116,7 @@ def text_of(source: str) -> text.TextSource:
 
 
 def build(training: Training, layout: Layout) -> tuple[HybridParallel, AnyOptimizer]:
-    """This rank's part of the model, and the optimizer of what the rank holds. All ranks must call.
+    """This rank's part of the model, and the optimizer of its parameters. All ranks must call.
 
     Raises:
         ValueError: `training.setup` or `HybridParallel` refuses the layout.
@@ -136,11 +136,11 @@ def build(training: Training, layout: Layout) -> tuple[HybridParallel, AnyOptimi
 def train(
     training: Training, layout: Layout, folder: Path | None = None, every: int = 10, resume: bool = False
 ) -> Iterator[Line]:
-    """Train, and say a line after each step, the same on all ranks. All ranks must exhaust the lines.
+    """Train, and yield a line after each step, the same on all ranks. All ranks must exhaust the lines.
 
     Args:
-        training, layout: what, and how.
-        folder: of the checkpoints, seen by all ranks; None for none.
+        training, layout: the training, and the way to share it.
+        folder: the checkpoints' folder, seen by all ranks; None for no checkpoints.
         every: steps from checkpoint to checkpoint; the last step has one, too.
         resume: go on from the newest checkpoint, which other ranks may have written, in another layout.
 
@@ -175,9 +175,9 @@ def timed_step(grid: HybridParallel, optimizer: AnyOptimizer, batch: Batch) -> L
 def metered_step(grid: HybridParallel, optimizer: AnyOptimizer, batch: Batch) -> Line:
     """A step under two meters, with the loss before it, and all ranks' bytes. All ranks must call.
 
-    "held" is what `predict.rank_memory` counts: states between steps, and the most activations at a time. "peak" is all
-    that was alive at the worst moment, with the tensors that live within an operation or two; with a single micro-batch
-    it may be less, since gradients and activations hardly meet.
+    "held" has the bytes that `predict.rank_memory` counts: states between steps, and the most activations at a time.
+    "peak" has all bytes alive at the worst moment, with tensors that live within an operation or two; with a single
+    micro-batch "peak" may be less than "held", since gradients and activations hardly meet.
     """
     with measure.traffic() as sent, measure.memory(grid, optimizer) as memory:
         loss = grid.train_step(optimizer, batch)
@@ -206,7 +206,7 @@ def train_alone(training: Training) -> list[float]:
 
 
 def start(folder: Path, layout: Layout, *options: str) -> subprocess.Popen[bytes]:
-    """Start torchrun on this machine, with as many ranks as the layout has; its words go to the end of `said.txt`."""
+    """Start torchrun on this machine, with as many ranks as the layout has; its output is added to `said.txt`."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     command += ["--nproc-per-node", str(layout.mesh.size), "-m", "course_pages.lesson17.capstone", str(folder)]
@@ -224,7 +224,7 @@ def said(folder: Path) -> list[Line]:
 
 
 def kept_promise() -> dict[str, Any]:
-    """The stored run of `benchmarks/promise.py`: lesson 14's promise, and where four ranks, then two, ended."""
+    """The stored run of `benchmarks/promise.py`: lesson 14's promise, and its outcome on four ranks, then two."""
     return json.loads(PROMISE.read_text("utf-8"))
 
 
@@ -256,7 +256,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def layout_of(given: argparse.Namespace) -> Layout:
-    """What the command line's flags say."""
+    """The layout that the command line's flags describe."""
     return Layout(**{each.name: getattr(given, each.name) for each in fields(Layout)})
 
 

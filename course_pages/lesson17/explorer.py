@@ -34,14 +34,14 @@ SHAPES = {
 
 
 class Cell(NamedTuple):
-    """What a layout costs, in seconds and GB of its fullest GPU."""
+    """Costs of a layout, in seconds and GB of its fullest GPU."""
 
     work: float  # seconds of a step at work
     bubble: float  # seconds in which a rank waits for other stages
     sent: float  # seconds for the data axis
     rest: float  # seconds for all else
     states: float  # GB of weights, gradients and optimizer
-    kept: float  # GB of what autograd keeps
+    kept: float  # GB of tensors that autograd keeps
     other: float  # GB of copies, buffers, the process
     launches: bool  # whether a block waits for its launches, and not for its products
 
@@ -58,7 +58,7 @@ class Cell(NamedTuple):
 
 @cache
 def cells(run: str, gpu: str, zero: int, micro: int, recompute: bool) -> dict[tuple[int, int], Cell]:
-    """(tensor, pipeline) → what the layout costs, for those that are legal."""
+    """(tensor, pipeline) → costs of the layout, for legal ones."""
     (model, gpus), tied = RUNS[run], "1B" in run
     legal = [(t, p) for t, p in product(TENSOR, PIPELINE) if _is_legal(model, gpus, t, p, zero, micro)]
     if not legal:
@@ -99,7 +99,7 @@ def _blocks(model: str) -> dict[int, list[int]]:
 
 @cache
 def published(run: str, zero: int, micro: int) -> dict[tuple[int, int], tuple[float | None, float | None]]:
-    """(tensor, pipeline) → seconds and GB of the published run on H100s without recompute; None where it died."""
+    """(tensor, pipeline) → seconds and GB of the published run on H100s without recompute; None where the run died."""
     (model, gpus), runs = RUNS[run], truth.read()["H100 nanotron"]
     each = runs.work.layouts
     same = (runs.model == model) & (runs.gpus == gpus) & (each.zero == zero) & (each.micro_batch == micro)
@@ -117,7 +117,7 @@ def room(gpu: str) -> float:
 
 @cache
 def map_table() -> dict[str, Any]:
-    """Cells and published runs for all places of the controls, under "run,gpu,zero,micro,recompute" and "t,p"."""
+    """Cells by "run,gpu,zero,micro,recompute", published runs by "run,zero,micro", both then by "t,p"; GPUs' room."""
     maps = {}
     for run, gpu, zero, micro, recompute in product(RUNS, GPUS, ZERO, MICRO, (False, True)):
         found = cells(run, gpu, zero, micro, recompute)
@@ -141,7 +141,7 @@ class MapExplorer(Explorer):
         run: model and number of GPUs: "1B on 8", "8B on 8", "80B on 64".
         gpu: "H100" or "A100".
         zero, micro, recompute: ZeRO's stage, sequences of a micro-batch, whether whole blocks are recomputed.
-        tensor, pipeline: the cell that is looked at.
+        tensor, pipeline: the selected cell.
     """
 
     caption = "A cell is a layout, darker where a step takes longer, hatched where a GPU is too small. Who is fastest?"

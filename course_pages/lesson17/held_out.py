@@ -16,7 +16,7 @@ from course_pages.lesson17 import truth
 _TIME = ["gemm_efficiency", "attention_efficiency", "half_width", "nic_bytes_per_s", "fixed_s"]
 MEMORY = ["kept", "kept_tensor", "gradient_bytes", "logit_bytes", "whole_bytes", "process_bytes"]
 _NARAYANAN, _KORTHIKANTI = ["megatron-2021-t1", "megatron-2021-t2"], ["korthikanti-2022-t5", "korthikanti-dp8"]
-_UNFUSED = {"attention_efficiency": 0.18, "link_bytes_per_s": 250e9}  # softmax with its scores in memory; as NCCL sends
+_UNFUSED = {"attention_efficiency": 0.18, "link_bytes_per_s": 250e9}  # softmax with its scores in memory; NCCL's rate
 MACHINES: dict[str, dict[str, Any]] = {
     "H100 nanotron": {
         "sources": ["ultrascale"], "peak": 989.4e12, "default_for": "H100",
@@ -24,7 +24,7 @@ MACHINES: dict[str, dict[str, Any]] = {
             "gemm_efficiency", "half_width", "nic_bytes_per_s", "fixed_s", "launch_s", "launch_tensor_s",
             "link_bytes_per_s", "zero_slowness", *MEMORY,
         ],
-        "fixed": {"hidden": 0.0, "attention_efficiency": 0.6},  # all its rows have 4,096 tokens: it cannot be told
+        "fixed": {"hidden": 0.0, "attention_efficiency": 0.6},  # all rows have 4,096 tokens, which leave this open
     },
     "H100 FSDP": {
         "sources": ["mosaicml"], "gpu": "H100", "precision": "bf16", "peak": 989.4e12,
@@ -86,7 +86,7 @@ for _gpu, _source, _half, _formats, _link, _nic, _node in (  # TFLOP/s dense and
     ("GB300", "megatron-bridge", 2450, {"MXFP8": 4900, "FP8": 4900, "NVFP4": 14_700}, 900, 100, 72),
     ("B200", "megatron-bridge", 2250, {"FP8": 4500}, 900, 50, 8),
     ("H100", "nemo-long", 989.4, {"FP8": 1978.9}, 450, 50, 8),
-):  # Too few rows for more than the efficiency of a GPU in a format. Attention and head stay in 16 bits; what lies
+):  # Too few rows for more than the efficiency of a GPU in a format. Attention and head stay in 16 bits; the stream
     # between products crosses memory 8 times, about as torchtitan's rows tell, which only 4 bits show. Megatron-Bridge
     # sends behind products (its scripts/performance; in 4 bits not for tensor ranks, but rows fit better as if it did).
     _bridge = float(_source == "megatron-bridge")
@@ -131,7 +131,7 @@ def _solve(
 
     low, high = np.log([BOUNDS[name] for name in names]).T
     errors = lambda logs: counts * np.log(predict(made(logs)) / measured)  # noqa: E731
-    spread = np.random.default_rng(0).normal(0, 0.5, (16, len(names)))  # from one start a last bit chooses the valley
+    spread = np.random.default_rng(0).normal(0, 0.5, (16, len(names)))  # from one start a last bit chooses the minimum
     firsts = np.clip(np.log([getattr(start, name) for name in names]) + spread, low + 1e-3, high - 1e-3)
     options: dict[str, Any] = {"bounds": (low, high), "loss": "soft_l1", "f_scale": scale, "x_scale": "jac"}
     ends = [least_squares(errors, first, diff_step=1e-4, **options) for first in firsts]
@@ -141,7 +141,7 @@ def _solve(
 def held_out(folds: int = 3) -> dict[str, dict[str, np.ndarray]]:
     """Machine → seconds, gigabytes, least gigabytes, rule of thumb, each from a fit that has not seen the run.
 
-    And whether it is refused: by a limit at which one of 200 runs that ran, and that the fit has seen, would be.
+    Also whether the run is refused: by the limit that refuses one in 200 of the runs that the fit saw and that ran.
     """
     found = {}
     for machine, runs in truth.read().items():

@@ -1,17 +1,17 @@
-"""A small model of this machine: what ranks compute and send in a second, and which layout of a training is quickest.
+"""A small model of this machine: rates at which ranks compute and send, and the quickest layout of a training.
 
     machine = calibrate(training)                                # about ten seconds of 1, 2 and 4 ranks at work
     rank_layouts(training, layouts(training, 4), machine)        # the quickest first
     race(training, [first, last])                                # on ranks: their steps in turn, in seconds
 
-Where ranks are more than cores, they share them, and two clocks keep that apart. What a rank computes is measured in
-seconds of the processor, while p ranks work at once (two threads of one core are slower than two cores); whatever else
-the machine does is not in it. A message is measured by both clocks: the wall's, which contains the peer's wait for a
+Ranks share cores where there are more ranks than cores, and two clocks keep that apart. A rank's computing is measured
+in seconds of the processor, without other programs, while p ranks work at once (two threads of one core are slower
+than two cores). A message is measured by both clocks: the wall's, which contains the peer's wait for a
 core, and the processor's, since copies and system calls are work as well. With a core for each rank a step takes its
-critical path. On fewer, m cores, it takes no less than that, nor than the work of all ranks over m; and, as long as no
+critical path. On fewer, m cores, a step takes no less, nor less than the work of all ranks over m; and, as long as no
 core is idle while a rank could use it, no more than work/m + (1 - 1/m)·path (Graham 1969, "Bounds on Multiprocessing
 Timing Anomalies"). So a pipeline's bubble costs less there: a rank that waits leaves its core to another. While a
-message is on its way and no core is busy with it, none can shorten the path: that part of it counts whole.
+message is on its way and no core is busy with it, none can shorten the path: that part of the path counts whole.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ SIZES = (256, 2**18)
 
 
 class Pace(NamedTuple):
-    """What a rank does in how many seconds, while others do the same: constants of this machine.
+    """Costs of a rank's work, while others do the same: constants of this machine.
 
-    All but `link` are seconds of the processor.
+    All but `link` are measured in seconds of the processor.
     """
 
     launch_s: float  # of a block (or the head), forward and backward, whatever its size: Python, small operations
     cut_launch_s: float  # the same, of layers that are cut over tensor ranks
-    unit_launch_s: float  # what ZeRO-3 adds to it: gathering, freeing and reducing a unit, but for its messages
+    unit_launch_s: float  # ZeRO-3's addition to a launch: gathering, freeing and reducing a unit, but for its messages
     flops_per_s: float  # of products and all that grows with them
     update_s: float  # of Adam, for a parameter
     zero_update_s: float  # the same in ZeRO-1 and 2, with all that they do to gradients and weights but for messages
@@ -75,7 +75,7 @@ class Machine(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """What a layout should cost: the seconds of a step; bytes of the fullest rank, and of the one that sends most."""
+    """Predicted costs of a layout: the seconds of a step; bytes of the fullest rank, and of the one that sends most."""
 
     layout: Layout
     seconds: Seconds
@@ -84,13 +84,13 @@ class Predicted(NamedTuple):
 
 
 def calibrate(training: Training, world_sizes: Sequence[int] = (1, 2, 4)) -> Machine:
-    """Measure what this machine does on so many ranks at once, each with the whole GPT: about five seconds each."""
+    """Measure the pace of so many ranks at once, each with the whole GPT: a few seconds for each number of ranks."""
     paces = {n: ranks.run(measure_pace, training, world_size=n, diagnose=False)[0] for n in world_sizes}
     return Machine(count_cores(), paces)
 
 
 def count_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use: in a container, whose time is limited, as many as that time is worth."""
+    """Cores that this process may use; in a container with a quota of time, as many as the quota is worth."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = map(int, limit.read_text("ascii").split())
@@ -178,14 +178,14 @@ def time_in_turn(calls: dict[str, Callable[[], object]], seconds: float) -> dict
 
 
 def layouts(training: Training, world_size: int, zero: Sequence[int] = (0, 1, 3), **how: object) -> list[Layout]:
-    """The legal layouts on so many ranks, for 4 ranks at most 11; `how`: other values of all of them."""
+    """The legal layouts on so many ranks, for 4 ranks at most 11; `how`: other fields of all layouts."""
     sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]
     found = (Layout(*each, **how) for each in itertools.product(sizes, sizes, sizes, zero))  # type: ignore[arg-type]
     return [each for each in found if each.mesh.size == world_size and is_legal(training, each)]
 
 
 def is_legal(training: Training, layout: Layout) -> bool:
-    """Whether the sizes divide, and ZeRO has ranks to cut over and no pipeline that adds to what stage 2 reduces."""
+    """Whether the sizes divide, ZeRO has ranks to cut over, and stages 2 and 3 of ZeRO have no pipeline."""
     if (layout.zero and layout.data == 1) or (layout.zero > 1 and layout.pipeline > 1):
         return False
     if training.config.layers % layout.pipeline:  # the formulas below know equal stages
@@ -198,7 +198,7 @@ def is_legal(training: Training, layout: Layout) -> bool:
 
 
 def rank_layouts(training: Training, candidates: Sequence[Layout], machine: Machine) -> list[Predicted]:
-    """What each layout should cost, the quickest first."""
+    """Predicted costs of each layout, the quickest first."""
     predicted = []
     for layout in candidates:
         setup, stages = training.setup(layout), range(layout.pipeline)
@@ -262,7 +262,7 @@ def messages(setup: Setup, stage: int) -> tuple[int, int]:
 
 
 def predict_peak(setup: Setup, stage: int) -> Bytes:
-    """The most bytes that are alive at once on a rank: states, activations in flight, and what lives for an operation.
+    """The most bytes that are alive at once on a rank: states, activations in flight, and tensors of an operation.
 
     The worst moment is at the beginning of a backward pass, in the last block's MLP or in the loss. Gradients lie there
     already, unless it is the first backward pass, with all micro-batches in flight. ZeRO-3 has R + 3W of whole units
@@ -295,7 +295,7 @@ def _passing(setup: Setup, stage: int) -> int:
 
 
 def race(training: Training, candidates: Sequence[Layout], rounds: int = 5) -> dict[Layout, list[Line]]:
-    """The lines of each layout's steps, taken in turn, so that what else the machine does meets all. All ranks call."""
+    """The lines of each layout's steps, taken in turn, so that other programs disturb all alike. All ranks call."""
     torch.set_num_threads(1)
     made = {layout: build(training, layout) for layout in candidates}
     lines: dict[Layout, list[Line]] = {layout: [] for layout in candidates}

@@ -1,4 +1,4 @@
-"""Pictures of plans: predictions beside published runs, what stops cost, and the map of layouts."""
+"""Pictures of plans: predictions beside published runs, the cost of stops, and the map of layouts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def lost_time(
 
 
 def cuts(names: Sequence[str], gigabytes: Mapping[str, np.ndarray], room: float, *, caption: str) -> Picture:
-    """GB of the fullest GPU, one pair of bars for each name; `room` is what a GPU can hold."""
+    """GB of the fullest GPU, one pair of bars for each name; `room` is the GB that a GPU can hold."""
     figure, (axes,) = new_figure(height=0.55 * len(names) + 1.0)
     places = np.arange(len(names))
     for number, (what, each) in enumerate(gigabytes.items()):
@@ -97,12 +97,12 @@ def cuts(names: Sequence[str], gigabytes: Mapping[str, np.ndarray], room: float,
 def layout_map(
     cells: Mapping[Any, Any], dots: Mapping[Any, Any], room: float, place: Any, sizes: Any, *, caption: str, alt: str
 ) -> Picture:
-    """The map of layouts, still: seconds by colour, hatched where it does not fit, a dot for a published run.
+    """The map of layouts, still: seconds by colour, hatched where a layout does not fit, a dot for a published run.
 
     Args:
         cells, dots: (tensor, pipeline) → a `Cell`; published seconds and GB, or None twice.
         room: GB that can be filled.
-        place: the cell that is looked at.
+        place: the selected cell.
         sizes: those of tensor and of pipeline, in order.
     """
     (tensor, pipeline), (figure, (axes,)) = sizes, new_figure(height=3.4)

@@ -1,4 +1,4 @@
-"""Lab 17's clusters: what a layout holds and takes by the lab's formulas, as one number or as arrays of many layouts.
+"""Lab 17's clusters: bytes and seconds of a layout by the lab's formulas, as one number or as arrays of many layouts.
 
 The formulas are simpler than the planner's (`course_lib.predict.planner`), and a cluster of the lab obeys them exactly,
 with an efficiency and with link speeds that a plan must find out by probes.
@@ -17,7 +17,7 @@ Amount = Any
 
 
 class Run(NamedTuple):
-    """A model and the batch of a step. Its matrices have no biases; `experts` MLPs of `hidden` stand in each block."""
+    """A model without biases, and the batch of a step; `experts` MLPs of `hidden` stand in each block."""
 
     layers: int
     width: int
@@ -35,12 +35,12 @@ class Cluster(NamedTuple):
 
     gpus: int
     node: int  # GPUs of a machine
-    memory_gib: float  # that a process can fill
+    memory_gib: float  # GiB that a process can fill
     sparse_peak: float  # FLOP/s with 2:4 sparsity, as data sheets print it: twice the dense peak
 
 
 class Machine(NamedTuple):
-    """What no data sheet says."""
+    """Constants of a cluster that no data sheet has."""
 
     efficiency: float  # of products, over the dense peak
     link: float  # bytes a second of a GPU inside a machine
@@ -91,12 +91,12 @@ def layouts(run: Run, cluster: Cluster) -> Layout:
 
 
 def micro_batches(run: Run, layout: Layout) -> Amount:
-    """Of a step, on each rank."""
+    """Number of micro-batches of a step on each rank."""
     return run.batch // (layout.data * layout.expert * layout.rows)
 
 
 class Held(NamedTuple):
-    """Bytes of a GPU of the first stage and of the last, in parts; each part is a pair but for those that are equal."""
+    """Bytes of a GPU of the first stage and of the last, in parts; a part that differs between them is a pair."""
 
     shared: tuple[Amount, Amount]  # states of weights that all copies hold, embedding and head among them
     experts: Amount  # states of MLPs
@@ -117,7 +117,7 @@ class Held(NamedTuple):
 
 
 def parameters(run: Run, layout: Layout) -> tuple[Amount, Amount, Amount]:
-    """Of one block on a rank, shared and in MLPs, and of the embedding, which the head equals."""
+    """Parameters of one block on a rank, shared and in MLPs, and of the embedding, which the head equals."""
     mlps = 2 * run.width * run.hidden * run.experts / layout.expert / layout.tensor
     return 4 * run.width**2 / layout.tensor, mlps, run.vocab * run.width / layout.tensor
 
@@ -145,7 +145,7 @@ def state_bytes(layout: Layout, copies: Amount) -> Amount:
 
 
 class Taken(NamedTuple):
-    """What a step does on a GPU: FLOPs and bytes of one block and one micro-batch, both passes, and bytes of a step."""
+    """Work of a step on a GPU: FLOPs and bytes of one block and one micro-batch, both passes, and bytes of a step."""
 
     flops: Amount
     head: Amount
@@ -174,9 +174,9 @@ def taken(run: Run, layout: Layout) -> Taken:
 
 
 def seconds(run: Run, layout: Layout, cluster: Cluster, machine: Machine, work: Taken | None = None) -> Amount:
-    """Of a step: all micro-batches through all stages, then the data axis, and what every step takes.
+    """Seconds of a step: all micro-batches through all stages, then the data axis, and a fixed time.
 
-    `work` is what is done, where it is not that of the lab's formulas.
+    `work` stands in the place of that of the lab's formulas.
     """
     each, work = layout, work or taken(run, layout)
     rate = machine.efficiency * cluster.sparse_peak / 2
@@ -193,7 +193,7 @@ def seconds(run: Run, layout: Layout, cluster: Cluster, machine: Machine, work: 
 
 
 class Judge(NamedTuple):
-    """What a judge knows of a cluster: all layouts, which of them fit, their seconds, and what was asked."""
+    """A judge's knowledge of a cluster: all layouts, whether each fits, their seconds, probes, and refused probes."""
 
     layouts: Layout
     fit: np.ndarray
@@ -209,7 +209,7 @@ NOISE = 0.01
 
 
 def simulator(run: Run, cluster: Cluster, machine: Machine, seed: int) -> tuple[Callable[[Layout], float], Judge]:
-    """A probe, and what the judge knows. A probe of what is not legal, or one too many, raises and is noted."""
+    """A probe, and the judge. A probe of an illegal layout, or one too many, raises and is noted."""
     every, draw = layouts(run, cluster), np.random.default_rng(seed)
     fit = np.maximum(*held(run, every).stages) <= cluster.memory_gib * 2**30
     judge = Judge(every, fit, seconds(run, every, cluster, machine), [], [])
@@ -246,7 +246,7 @@ def drawn(seed: int, salt: int) -> tuple[Run, Cluster, Machine]:
         seq, batch = 512 * int(draw.integers(4, 9)), 64 * int(draw.integers(12, 25))
         run = Run(one(48, 60, 64, 80, 96), width, heads, 4 * width, vocab, seq, batch)
     elif kind == 1:
-        gpus, memory, peak = one(64, 128), one(64, 80), 1979e12  # so little that recompute is best in many
+        gpus, memory, peak = one(64, 128), one(64, 80), 1979e12  # so little memory that recompute is best in many
         seq, batch = 8192 * int(draw.integers(12, 33)), 8 * int(draw.integers(3, 9))
         run = Run(one(30, 32, 36, 40), width, heads, 4 * width, vocab, seq, batch)
     else:

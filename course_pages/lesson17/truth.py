@@ -1,7 +1,7 @@
 """Published training runs as arrays, and the planner's errors on them: the truth table of lesson 17.
 
-`rows.json` holds the runs: models, layouts, and what was measured, with the source of each. `read` counts their work,
-`verdict` compares what was predicted with what was measured.
+`rows.json` holds the runs: models, layouts and measurements, with the source of each. `read` counts their work,
+`verdict` compares predictions with measurements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS = Path(__file__).with_name("rows.json")
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs on one kind of machine, an entry for each: what they did, and what was measured, NaN where nothing was."""
+    """Runs on one kind of machine, an entry for each: their work, and their measurements, NaN where there are none."""
 
     work: Work
     peak: float  # dense FLOP/s
@@ -38,19 +38,19 @@ class Runs:
     illegal: np.ndarray  # whether a stage would have no layer
 
     def take(self, which: np.ndarray) -> Runs:
-        """Those for which this mask is true."""
+        """The runs for which this mask is true."""
         kept = {name: value[which] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         amounts = Work(self.work.layouts.take(which), *(each[which] for each in self.work[1:]))
         return Runs(work=amounts, peak=self.peak, node=self.node, **kept)
 
     @property
     def timed(self) -> Runs:
-        """Those whose time was measured and is the layout's."""
+        """The runs whose time was measured and is the layout's."""
         return self.take(self.clean & np.isfinite(self.seconds))
 
 
 class Verdict(NamedTuple):
-    """Errors of a prediction over what was measured."""
+    """Errors of a prediction, as shares of the measurements."""
 
     source: str
     n: int
@@ -82,7 +82,7 @@ def left_out() -> dict[str, int]:
 
 
 def _count(model: dict[str, Any], columns: list[str]) -> tuple[Work, dict[str, np.ndarray]]:
-    """The work of one model's runs, and what was measured."""
+    """The work of one model's runs, and their measurements."""
     config = Architecture(*model["shape"], positions="rotary", tied=model["tied"])
     rows = dict(zip(columns, np.array(model["rows"], float).T))
     names = ("tensor", "pipeline", "data", "context", "expert", "zero", "micro_batch", "chunks", "full", "batch")
@@ -113,7 +113,7 @@ def gigabytes(runs: Runs, constants: Constants, gpu_gigabytes: float = 79.0) -> 
 
 
 def least_gigabytes(runs: Runs, constants: Constants) -> np.ndarray:
-    """Predicted GB of the fullest stage, at the least: whether a run can be."""
+    """The least predicted GB of the fullest stage, which tell whether a run fits."""
     return memory(runs.work, constants, whole=False).max(1) / 1e9
 
 
@@ -132,9 +132,9 @@ def fixed_utilization(runs: Runs, measured_on: Runs) -> np.ndarray:
 def cookbook(runs: Runs) -> np.ndarray:
     """GB by a public calculator: EleutherAI's cookbook, calc/calc_transformer_mem.py (read at 069ae2e), asked kindly.
 
-    It adds 2 bytes of weights a parameter, over tensor and pipeline ranks; 4 of gradients; 12 of Adam, from ZeRO-1 on
-    over all GPUs, with a buffer of 5e8 weights; and 34 bytes a token, feature and layer. Kindly: with its switches that
-    forget the attention scores and cut activations over tensor ranks.
+    The sum has 2 bytes of weights a parameter, over tensor and pipeline ranks; 4 of gradients, from ZeRO-2 on over all
+    GPUs; 12 of Adam, from ZeRO-1 on over all GPUs, with a buffer of 5e8 weights; and 34 bytes a token, feature and
+    layer. Kindly: with switches that forget the attention scores and cut activations over tensor ranks.
     """
     w, each = runs.work, runs.work.layouts
     h, t, gpus = w.width * each.tensor, each.tensor, runs.gpus
@@ -145,7 +145,7 @@ def cookbook(runs: Runs) -> np.ndarray:
 
 
 def predicted(runs: Runs, constants: Constants, measured_on: Runs) -> dict[str, np.ndarray]:
-    """Of each run the seconds, the gigabytes, the least gigabytes, and the rule of thumb as these others set it."""
+    """Seconds, gigabytes and least gigabytes of each run, and the rule of thumb by the runs `measured_on`."""
     return {
         "seconds": step_seconds(runs, constants), "gigabytes": gigabytes(runs, constants),
         "least": least_gigabytes(runs, constants), "thumb": fixed_utilization(runs, measured_on),
@@ -153,7 +153,7 @@ def predicted(runs: Runs, constants: Constants, measured_on: Runs) -> dict[str, 
 
 
 def on_one_machine(runs: Runs) -> tuple[np.ndarray, dict[int, str], int]:
-    """Of the 8B model's timed runs on eight GPUs: numbers, the fastest first; names; the one with eight stages."""
+    """The 8B model's timed runs on eight GPUs: numbers, the fastest first; names; the number of the eight-stage run."""
     each = runs.work.layouts
     found = np.flatnonzero((runs.model == "llama-like-8B") & (runs.gpus == 8) & np.isfinite(runs.seconds))
     columns = zip(*(field[found] for field in (each.tensor, each.pipeline, each.data, each.zero, each.micro_batch)))

@@ -1,4 +1,4 @@
-"""Checks of lesson 17's turns: legal layouts, the seconds of a step, what stops cost, and rows that contradict."""
+"""Checks of lesson 17's turns: legal layouts, seconds of a step, the cost of stops, and rows with contradictions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def check_lost(lost: Function) -> None:
 
 
 def check_contradictions(contradictions: Function) -> None:
-    """Rows with none, either and both mistakes; and a rate that is rounded, which is none."""
+    """Rows with none, either and both mistakes; and a rounded rate, which is no mistake."""
     right = {"axes": (8, 1, 16, 128), "gpus": 16_384, "mfu": 41.0, "peak": 989.0, "petaflops": 6644.0}
     wrong_axes, wrong_rate = {"axes": (8, 2, 16, 128)}, {"petaflops": 6944.0}
     low_rate = {"petaflops": 6344.0}

@@ -1,1 +1,1 @@
-"""Pictures that more than one lesson shows."""
+"""Pictures, meters and models of more than one lesson."""

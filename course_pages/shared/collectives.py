@@ -1,4 +1,4 @@
-"""Pictures of collectives: what each rank holds, and who sends to whom in which round."""
+"""Pictures of collectives: summands that each rank holds, and messages round by round."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ BEFORE_AND_AFTER: dict[str, tuple[Board, Board]] = {
 
 
 def before_and_after(*, caption: str) -> Picture:
-    """The six collectives by what they do to three ranks."""
+    """The six collectives, by boards of three ranks before and after."""
     figure, panels = new_figure(2, 3, height=3.3)
     colors = {"": "white", "Σ": "#5F5F5F"} | {letter: series_color(rank) for rank, letter in enumerate("abc")}
     told = []

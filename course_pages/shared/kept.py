@@ -1,4 +1,4 @@
-"""What autograd keeps for the backward pass, storage by storage."""
+"""Bytes that autograd keeps for the backward pass, storage by storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from course_kit.units import Bytes
 
 
 def kept_by(module: nn.Module, *inputs: Tensor) -> list[Bytes]:
-    """Bytes of each storage that autograd keeps when the module reads these, parameters not counted, in their order."""
+    """Bytes of each storage that autograd keeps when the module reads `inputs`, without parameters, in order."""
     kept, owned = {}, {p.untyped_storage().data_ptr() for p in module.parameters()}
 
     def at_the_door(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Loss curves: beside readers who know just so much, beside how far the weights went, and beside another run."""
+"""Loss curves: beside readers with a given knowledge, beside distances of the weights, and beside another run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def loss_curves(
         curves: name → loss of each step.
         levels: name → loss of a reader who knows just that much, drawn as a dotted line: "knows nothing" (the log of
             the vocabulary's size) at the top, the entropy of the source at the bottom.
-        unit: of the losses.
+        unit: unit of the losses.
     """
     levels = levels or {}
     figure, (axes,) = new_figure(height=3.0)
@@ -75,7 +75,7 @@ def loss_bands(
 def losses_and_distances(
     losses: Mapping[str, Sequence[float]], distances: Mapping[str, Sequence[float]], *, caption: str
 ) -> Picture:
-    """Training runs: how far the loss of each is above the first one's, and how far its weights are from their start.
+    """Training runs: the loss of each over the first one's, and the distance of its weights from their start.
 
     Args:
         losses: name → loss of each step, in nats per token; the differences are means of ten steps.

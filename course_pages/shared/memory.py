@@ -18,8 +18,8 @@ def memory_timeline(record: MemoryRecord, *, caption: str | None = None) -> Pict
     """The bytes alive after every operation of a record, stacked by category, with its phases and its peak.
 
     Args:
-        record: what `measure.memory` yielded.
-        caption: what the reader should see; by default, when the peak is and what it is made of.
+        record: the record that `measure.memory` yielded.
+        caption: the text below; by default, the phase of the peak and its largest category.
     """
     timeline = record.timeline
     figure, (axes,) = new_figure(height=3.4)
@@ -92,10 +92,10 @@ def _in_words(account: MemoryAccount) -> str:
 def stack_categories(
     axes: Axes, accounts: Mapping[str, MemoryAccount], unit: str, thick: float, upright: bool = False
 ) -> None:
-    """A bar for each name → account, stacked by category; categories that nobody has get no place in the legend.
+    """A bar for each name → account, stacked by category; categories without bytes get no place in the legend.
 
     Args:
-        unit: of the bars' lengths.
+        unit: unit of the bars' lengths.
         thick: width of a bar, as a share of its place.
         upright: from the bottom up, instead of from the left and downwards.
     """
@@ -120,7 +120,7 @@ def memory_bar(
     Args:
         accounts: name → account.
         limit: name → bytes ("A100 80GB": Bytes(80 * 10**9)), drawn as vertical lines.
-        unit: of the axis; by default the best one for the largest account.
+        unit: unit of the axis; by default the best one for the largest account.
 
     Raises:
         ValueError: no account given, or the unit is unknown.
@@ -182,7 +182,7 @@ def memory_growth(
     Args:
         over: the quantity's values.
         predicted: name of a line → its bytes, one for each value.
-        along: what `over` is.
+        along: name of the quantity.
         measured: the same names, or some of them → measured bytes.
         limits: name → bytes, drawn as horizontal lines.
         log: both axes logarithmic, to base 2.

@@ -1,4 +1,4 @@
-"""Models and cards that explorers offer, and what a rank holds of a model: states, inputs of recomputed blocks."""
+"""Models and cards that explorers offer, and a rank's bytes of a model: states, inputs of recomputed blocks."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def held(model: str, ranks: int, zero: int, sequences: int) -> MemoryAccount:
 def passing(model: str, zero: int, sequences: int) -> MemoryAccount:
     """Bytes that a rank holds for a moment, whatever the number of ranks, on top of `held`.
 
-    In stage 3 whole weights in 16 bits: what is in no block, the block at work and the next one, on its way. With
-    sequences, the larger of what one block keeps when it is computed again (attention's scores are not stored), and
+    In stage 3 whole weights in 16 bits: those outside of blocks, the block at work and the next one, on its way. With
+    sequences, the larger of the tensors of one block that is computed again (attention's scores are not stored), and
     three blocks in fp32 as large as the logits: when the loss goes backward, the logarithms of the probabilities, their
-    gradient and that of the logits. Gradients on their way and buckets are left out, so it is a lower bound.
+    gradient and that of the logits. Gradients on their way and buckets are left out, so this is a lower bound.
     """
     whole = unit_buffers(Setup(MODELS[model], 2, precision="mixed", data=2, zero=3)).parameters if zero == 3 else 0
     if not sequences:

@@ -1,4 +1,4 @@
-"""Pictures of links: who sends how much to whom, as measured, with what crosses between two nodes marked."""
+"""Pictures of links: bytes from each rank to each other one, as measured, with those between two nodes marked."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def matrix(accounts: Sequence[TrafficAccount], observed: bool = False) -> list[l
     """Payload bytes of send and isend as [sender][receiver]; the accounts are in rank order.
 
     Args:
-        accounts: of all ranks.
-        observed: instead, whatever the operating system saw going from one to the other, collectives included.
+        accounts: the accounts of all ranks.
+        observed: instead, bytes that the operating system saw going from one to the other, collectives included.
 
     Raises:
         ValueError: no accounts, more than a picture has room for, a message to a rank without an account, or nothing
@@ -63,9 +63,9 @@ def who_sends_whom(
     """A matrix for each name → accounts of all ranks: rows send, columns receive, numbers are kB, darker is more.
 
     Args:
-        measured: at most three, all of the same number of ranks; what `check.traffic` or `measure.traffic` counted.
-        ranks_per_node: if given, links between nodes are framed and what crosses them is summed up.
-        observed: draw what the operating system saw, not the payload of sends.
+        measured: at most three, all of the same number of ranks; accounts of `check.traffic` or `measure.traffic`.
+        ranks_per_node: if given, links between nodes are framed and their bytes are summed up.
+        observed: draw the bytes that the operating system saw, not the payload of sends.
 
     Raises:
         ValueError: none or more than three matrices, or as `matrix`.
