@@ -1,8 +1,8 @@
 """Forward and backward pass of tiled attention beside PyTorch's: `python benchmarks/attention.py [turns]`.
 
 Causal, 8 heads of 64, fp32. Ours walks over tiles in Python; `scaled_dot_product_attention` does so in C++, and the
-written-out form holds all scores. Ours divided by the written-out form must be at most 1 at the longest sequence: that
-is the implementation which it explains how to leave.
+written-out form holds all scores. Ours divided by the written-out form must be at most 1 at the longest sequence:
+lesson 16 explains how to leave the written-out form behind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def seconds_of(length: int, turns: int) -> dict[str, float]:
-    """Median seconds of both passes of each way; they take turns."""
+    """Median seconds of both passes of each way; the ways take turns."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, length, HEAD_WIDTH, requires_grad=True) for _ in range(3))
     found: dict[str, list[float]] = {name: [] for name in WAYS}

@@ -1,10 +1,10 @@
-"""What a checkpoint costs training: written while it waits, or in the background from a copy.
+"""The cost of a checkpoint for training: written while training waits, or in the background from a copy.
 
     python benchmarks/checkpoint.py
 
-Two ranks train the course's GPT with ZeRO-2; a save holds 12 bytes a weight. "the call" is how long `save` keeps a
-rank; "in all" is by how much a round of steps with a save takes longer than one without, copying, writing and all: on
-CPU ranks the thread that writes takes cores from the thread that trains.
+Two ranks train the course's GPT with ZeRO-2; a save holds 12 bytes a weight. "the call" is the time that `save` keeps
+a rank; "in all" is the extra time of a round of steps with a save, copying and writing included: on CPU ranks the
+thread that writes takes cores from the thread that trains.
 """
 
 from __future__ import annotations

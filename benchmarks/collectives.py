@@ -3,8 +3,8 @@
     python benchmarks/collectives.py --world-size 4
 
 Calls of all contestants take turns; the slowest rank counts, and the median over the repeats. The bytes and messages
-are those of the busiest rank. On one machine all "links" are the same memory, so what a ring saves in bytes on each
-link shows only in part.
+are those of the busiest rank. On one machine all "links" are the same memory, so the bytes that a ring saves on
+each link show only in part.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/experts.py
 
-Both have the same router, the same experts and the same tokens, drop nobody, and are timed forward and backward on
+Both have the same router, the same experts and the same tokens, drop no token, and are timed forward and backward on
 ranks with one thread each; `turns.py` says how they are compared. The plain one is written as tutorials and training
 libraries write it: the counts travel by an all-to-all, the tokens by torch's differentiable one, and each expert is a
 product of its own.
@@ -82,7 +82,7 @@ LAYERS: dict[str, Callable[[ExpertMLP], nn.Module]] = {
 
 
 def time_steps(repeats: int, top_k: int) -> dict[str, list[float]]:
-    """Seconds of each forward and backward pass on this rank; what both say and learn must agree."""
+    """Seconds of each forward and backward pass on this rank; outputs and gradients of both must agree."""
     steps: dict[str, Callable[[], None]] = {}
     for size, (width, hidden) in SIZES.items():
         generator = torch.Generator().manual_seed(dist.get_rank())

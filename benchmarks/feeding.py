@@ -1,9 +1,9 @@
 """Batches out of a file of tokens beside `torch.utils.data.DataLoader`'s: `python benchmarks/feeding.py [turns]`.
 
-The same memory map, shuffled, in the same process. Ours computes the samples of a step (`Order`) and copies them at
-once; a DataLoader draws all of an epoch's, then asks its dataset for one sample after the other and stacks them.
-Ours divided by the DataLoader's time must be at most 1. What a restart costs is printed, too: the first batch of an
-epoch's last quarter, which a DataLoader reaches by reading.
+Both read the same memory map, shuffled, in the same process. Ours computes the samples of a step (`Order`) and copies
+them at once; a DataLoader draws all of an epoch's, then asks its dataset for one sample after the other and stacks
+them. Ours divided by the DataLoader's time must be at most 1. The cost of a restart is printed, too: the first batch
+of an epoch's last quarter, which a DataLoader reaches by reading.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def by_loader(file: TokenFile, first: int = 0) -> Iterable[Tensor]:
 
 
 def seconds_of(work: Iterable[Tensor], batches: int | None) -> float:
-    """Seconds until so many batches are there; None: all."""
+    """Seconds until the given number of batches is there; None: all."""
     start = time.perf_counter()
     for batch in itertools.islice(work, batches):
         assert batch.shape == (BATCH, LENGTH + 1)

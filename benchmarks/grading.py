@@ -1,9 +1,9 @@
 """Grading a lab beside nbgrader's own `autograde`: `python benchmarks/grading.py [submissions]`.
 
-Right submissions of a small lab without ranks, the same files for both. Printed is the CPU time of all processes for
+Both grade the same files, right submissions of a small lab without ranks. Printed is the CPU time of all processes for
 one submission more (the wall time of a shared machine says little; the start of each command is taken out by grading
-one submission first); the wall time of `-j 1` against `-j 2`; and what a submission costs whose ranks deadlock, or
-whose answer never returns. Ours must take less CPU than nbgrader's.
+one submission first); the wall time of `-j 1` against `-j 2`; and the cost of a submission with ranks that deadlock,
+or with an answer that never returns. Ours must take less CPU than nbgrader's.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def main(count: int = 20) -> int:
 
 
 def make_course(root: Path, count: int) -> Lab:
-    """A course with one lab, laid out for both graders, and what `count` students handed in."""
+    """A course with one lab, laid out for both graders, and the submissions of `count` students."""
     lab = Lab(root, "lab90_windows")
     lab.source.parent.mkdir(parents=True)
     lab.source.write_text(SOURCE, "utf-8")
@@ -161,7 +161,7 @@ def ours(root: Path, folder: str, jobs: int) -> list[str]:
 
 
 def nbgrader(root: Path, student: str) -> list[str]:
-    """The command with which nbgrader grades one student or all of them anew."""
+    """The command with which nbgrader grades one student, or all of them, anew."""
     shutil.rmtree(root / "autograded", ignore_errors=True)
     return [*NBGRADER_COMMAND, "autograde", "lab90_windows", "--force", f"--student={student}"]
 
@@ -169,8 +169,8 @@ def nbgrader(root: Path, student: str) -> list[str]:
 def measured(command: list[str], folder: Path) -> tuple[float, float]:
     """CPU seconds of a command and all its descendants, and its wall seconds.
 
-    What a process used is looked up while it lives: the system does not hand on the time of one that was killed
-    together with its namespace. The last moments of a process are missing, for both graders alike.
+    The time of a process is looked up while it lives: the system does not hand on that of one that was killed together
+    with its namespace. The last moments of a process are missing, for both graders alike.
     """
     used: dict[tuple[int, float], float] = {}
     start = time.perf_counter()
@@ -197,7 +197,7 @@ def family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def write(path: Path, notebook: nbformat.NotebookNode) -> None:
-    """A notebook at `path`."""
+    """Write a notebook to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)
 

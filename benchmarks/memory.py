@@ -1,4 +1,4 @@
-"""What watching costs: a training step plain, under `measure.memory`, and under PyTorch's own MemTracker.
+"""The cost of watching: a training step plain, under `measure.memory`, and under PyTorch's own MemTracker.
 
     python benchmarks/memory.py
 

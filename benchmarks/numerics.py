@@ -1,9 +1,9 @@
-"""How long rounding to a format takes, beside torch's own cast: `python benchmarks/numerics.py [millions …]`.
+"""The seconds of rounding to a format, beside torch's own cast: `python benchmarks/numerics.py [millions …]`.
 
 Ours takes float32 and gives float32 that lies on the format's grid; torch's cast gives the narrow dtype, a quarter of
 the bytes. The ratio is asserted to be at most 10 for the two fp8 formats (nearest) on 8 million numbers, for whose
-result the C library has memory that was used before. From 32 MiB on (glibc's DEFAULT_MMAP_THRESHOLD_MAX) it asks the
-system for new memory each time, and filling that takes longer than rounding: 10 million numbers show it.
+result the C library has memory that was used before. From 32 MiB on (glibc's DEFAULT_MMAP_THRESHOLD_MAX) the library
+asks the system for new memory each time, and filling that takes longer than rounding: 10 million numbers show it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ratios(millions: int) -> dict[str, float]:
 
 
 def main(*millions: int) -> int:
-    """Time each number of numbers; return 1 where an fp8 format is too slow on `REUSED`."""
+    """Time rounding of each of these millions; return 1 where an fp8 format is too slow on `REUSED`."""
     found = {each: ratios(each) for each in millions or (REUSED, FRESH)}
     judged = found.get(REUSED, {})
     too_slow = [name for name in ("fp8_e4m3fn", "fp8_e5m2") if judged.get(name, 0) > LARGEST_RATIO]

@@ -2,7 +2,7 @@
 
     python benchmarks/offload.py
 
-Without a GPU both ends of the lanes are main memory. So what the first table shows is the price of the machinery: the
+Without a GPU both ends of the copy streams are main memory. So the first table shows the price of the machinery: the
 copies of gradients and weights. The second shows the arithmetic alone, the time inside of the optimizers' calls:
 torch's updates all weights in one, ours a bucket. `turns.py` says how they are compared.
 """
@@ -29,7 +29,7 @@ LEARNING_RATE = 1e-3
 
 
 def step_of(name: str, batch_size: int) -> Callable[[], None]:
-    """One step on the same tokens each time."""
+    """A function that takes one step, on the same tokens each time."""
     inputs, targets = torch.randint(0, 256, (2, batch_size, CONFIG.context), generator=torch.Generator().manual_seed(0))
     model = GPT(CONFIG)
     if name == TORCH:
@@ -49,7 +49,7 @@ def step_of(name: str, batch_size: int) -> Callable[[], None]:
 
 
 def time_steps(names: list[str], repeats: int, batch_size: int) -> tuple[Seconds, Seconds]:
-    """Seconds of each step, and what of it passed inside of optimizers' calls, by contestant."""
+    """Seconds of each step, and seconds of it inside of optimizers' calls, by contestant."""
     began, inside = 0.0, 0.0
 
     def begin(*_: object) -> None:

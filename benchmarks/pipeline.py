@@ -28,7 +28,7 @@ CONFIG = GPTConfig(layers=6, width=128, heads=4, vocab_size=256, context=64, tie
 THEIRS = {"torch GPipe": ScheduleGPipe, "torch 1F1B": Schedule1F1B}
 OURS = {"gpipe": gpipe, "1f1b": one_f_one_b, "zero-bubble": ORDERS["zero-bubble"], "interleaved": interleaved}
 RIVAL = {"gpipe": "torch GPipe"}
-"""Whom a contestant is compared with, if not torch's 1F1B."""
+"""Contestant → its rival, if that is not torch's 1F1B."""
 Step = Callable[[Tensor, Tensor], None]
 
 
@@ -38,7 +38,7 @@ def layers_of(n_stages: int) -> list[range]:
 
 
 def torchs(name: str, n_micro_batches: int) -> tuple[list[GPTStage], Step]:
-    """torch's pipeline: this rank's stages and what takes a step."""
+    """torch's pipeline: this rank's stages, and the function that takes a step."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     module = GPTStage(CONFIG, layers_of(world_size)[rank])
     stage = PipelineStage(module, rank, world_size, torch.device("cpu"))
@@ -56,7 +56,7 @@ def torchs(name: str, n_micro_batches: int) -> tuple[list[GPTStage], Step]:
 
 
 def ours(name: str, n_micro_batches: int) -> tuple[list[GPTStage], Step]:
-    """The course's pipeline: this rank's stages and what takes a step."""
+    """The course's pipeline: this rank's stages, and the function that takes a step."""
     schedule = OURS[name](dist.get_world_size(), n_micro_batches)
     layers = layers_of(schedule.stages)
     stages = {number: GPTStage(CONFIG, layers[number]) for number in schedule.stages_of(dist.get_rank())}

@@ -27,7 +27,7 @@ CONSTANTS = ROOT / "course_lib/predict/planner/constants.json"
 
 
 def judged(rows: Path) -> dict[str, dict[str, np.ndarray]]:
-    """As `held_out`, of other rows, from the constants that are stored."""
+    """Errors as from `held_out`, but of other rows and with the constants that are stored."""
     found = {}
     for machine, runs in truth.read(rows).items():
         constants = Constants(**json.loads(CONSTANTS.read_text("utf-8"))["machines"][machine]["constants"])
@@ -36,7 +36,7 @@ def judged(rows: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def report(rows: Path = truth.ROWS) -> None:
-    """Print the errors by source; what was recognised; and the plan that would have been chosen."""
+    """Print the errors by source, the share of failures that a memory limit refuses, and how good chosen plans are."""
     predicted = held_out() if rows == truth.ROWS else judged(rows)
     for machine, runs in truth.read(rows).items():
         mine = predicted[machine]
@@ -94,7 +94,7 @@ LLAMAS = ("megatron-bridge", "torchtitan", "nemo-long")
 
 
 def compact(path: Path, to: Path = truth.ROWS) -> None:
-    """Keep what the planner can be held against: dense models whose shape, layout and batch are printed."""
+    """Keep rows against which the planner can be held: dense models whose shape, layout and batch are printed."""
     given = json.loads(path.read_text("utf-8"))
     groups: defaultdict[tuple[Any, ...], list[list[float | None]]] = defaultdict(list)
     left_out: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def compact(path: Path, to: Path = truth.ROWS) -> None:
 
 
 def _cleaned(source: dict[str, str]) -> dict[str, str]:
-    """Without remarks on where a copy lies."""
+    """The source without remarks on the place of a copy."""
     return {key: re.sub(r",? ?\(?(paper text read, )?stored \w+ \d+\)?", "", text) for key, text in source.items()}
 
 
@@ -192,7 +192,7 @@ def _again(row: dict[str, Any]) -> float:
 
     By its policy for selective recompute (pytorch/torchtitan, parallelisms/parallelize_llama.py at 004b314), every
     second `mm` runs again, of wq, wk, wv, wo, w1, w3, w2: those are wk, wo and w3. Products in float8 are another
-    operation, which is not on its list of results to save, so all of them run again. Nobody needs w2's result again.
+    operation, which is not on its list of results to save, so all of them run again. No one needs w2's result again.
     """
     keys, wide = row["kv_heads"] / row["heads"], row["ffn"] / row["hidden"]
     whole = 2 + 2 * keys + 3 * wide
@@ -202,7 +202,7 @@ def _again(row: dict[str, Any]) -> float:
 
 
 def _seconds(row: dict[str, Any]) -> float | None:
-    """Of a step: printed, or by the source's own formula."""
+    """Seconds of a step, as printed or by the source's own formula."""
     if row.get("step_s"):
         return row["step_s"]
     tokens = _batch(row) * row["seq"]
@@ -228,7 +228,7 @@ def _seconds(row: dict[str, Any]) -> float | None:
 def cut_by_cost(layers: int, head: float, stages: int) -> tuple[list[int], int]:
     """Blocks of the first stage, the fullest and the last, and stages without any: nanotron's rule.
 
-    A stage takes layers until their costs, in blocks, are more than its share; what is left over is empty.
+    A stage takes layers until their costs, in blocks, are more than its share; stages left over are empty.
     """
     share, parts, spent, stage = (layers + head) / stages, [[0, 0] for _ in range(stages)], 0.0, 0
     for kind, cost in [(0, 1.0)] * layers + [(1, head)]:

@@ -49,7 +49,7 @@ def planned(job: grid.Job) -> tuple[Training, Layout, Layout]:
     steps = round(job.budget / 6 / grid.parameters(job.config) / (batch * grid.CONTEXT))
     training = Training(job.config, batch, steps, job.rate, job.seed, source="words")
     candidates = [
-        replace(each, micro_batch=batch // each.data // each.pipeline)  # no more pieces than the pipeline needs
+        replace(each, micro_batch=batch // each.data // each.pipeline)  # no more micro-batches than the pipeline needs
         for each in machine.layouts(training, 4, micro_batch=batch // 4)
         if each.tensor == 1 and each.pipeline <= job.config.layers
     ]  # another number of ranks can load shards of one tensor rank alone
@@ -83,7 +83,7 @@ def judged(training: Training, folder: Path) -> float:
 
 
 def main() -> None:
-    """Promise, run, judge, and keep what came."""
+    """Promise, run, judge, and keep the result."""
     job = grid.Job(int(sys.argv[1]), float(sys.argv[2])) if len(sys.argv) > 2 else grid.TEN_TIMES
     training, first, second = planned(job)
     parameters, tokens = grid.parameters(job.config), training.steps * training.batch_size * grid.CONTEXT

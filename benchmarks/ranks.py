@@ -1,4 +1,4 @@
-"""How long until 4 ranks have done an all_reduce, called from a running Python? Ours beside what a user would pick.
+"""How long until 4 ranks have done an all_reduce, called from a running Python? Ours beside other tools.
 
     python benchmarks/ranks.py [--quick]
 
@@ -29,7 +29,7 @@ Times = dict[str, list[float]]
 
 
 def reduce_once() -> float:
-    """What every way has its ranks do; a process group is there."""
+    """The work of ranks in every way, for ranks that have a process group."""
     import torch
     import torch.distributed as dist
 
@@ -39,7 +39,7 @@ def reduce_once() -> float:
 
 
 def join_and_reduce(rank: int, folder: str) -> float:
-    """The same for ways that do not make a process group themselves; an existing one is used again."""
+    """The same work for ways that do not make a process group themselves; an existing one is used again."""
     import torch
     import torch.distributed as dist
 
@@ -50,7 +50,7 @@ def join_and_reduce(rank: int, folder: str) -> float:
 
 
 def join_reduce_and_leave(rank: int, folder: str) -> None:
-    """The same for processes that end afterwards: one that still has a group may abort when it ends."""
+    """The same work for processes that end afterwards: one that still has a group may abort when it ends."""
     import torch.distributed as dist
 
     join_and_reduce(rank, folder)
@@ -163,7 +163,7 @@ def measure(rounds: int, repeats: int) -> dict[str, Times]:
 
 
 def table(times: dict[str, Times]) -> str:
-    """Medians in ms, and how many times ours they are."""
+    """Medians in ms, and their ratio to ours."""
     ours = times["ranks.run"]
     lines = [f"{'ms, median (times ours)':<29}" + "".join(f"{kind:>20}" for kind in ours)]
     for way, kinds in times.items():

@@ -1,4 +1,4 @@
-"""Run the benchmarks one after the other and record what they print, with the machine they ran on.
+"""Run the benchmarks one after the other and record their output, with the machine that they ran on.
 
     python benchmarks/record.py              all of them, to benchmarks/results/DATE-cpu.md
     python benchmarks/record.py memory ranks  two of them, in place of today's file
@@ -32,7 +32,7 @@ def processor() -> str:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What a failure ended with; one that was killed says nothing."""
+    """The last line of a failure's output; a process that was killed has none."""
     return (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
 
 

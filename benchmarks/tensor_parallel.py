@@ -44,7 +44,7 @@ class TorchAttention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(config.width, config.width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """What each token gathers; the number of heads is what is here."""
+        """Attend with the heads that this rank has, a number read from the tensors."""
         parts = (layer(x) for layer in (self.query, self.key, self.value))
         q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))

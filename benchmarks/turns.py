@@ -1,7 +1,7 @@
-"""What the benchmarks of parallel steps share: contestants take turns on the same ranks, and are compared in pairs.
+"""The common part of benchmarks of parallel steps: contestants take turns on the same ranks, compared in pairs.
 
 Every contestant takes the same steps, in turns and in random order, so that a busy moment of the machine hits all of
-them and nobody always follows the same one. A step lasts until the slowest rank is done. Quote the paired ratio: the
+them and none always follows the same one. A step lasts until the slowest rank is done. Quote the paired ratio: the
 median of the ratios of steps that were taken in the same turn.
 """
 
@@ -33,11 +33,11 @@ def take_turns(steps: Mapping[str, Callable[[], object]], repeats: int) -> dict[
 
 
 def print_table(per_rank: Sequence[Seconds], rivals: Mapping[str, str]) -> None:
-    """Medians, their ratio to the rival's, and the paired ratio.
+    """Print medians, their ratio to the rival's, and the paired ratio.
 
     Args:
-        per_rank: what `take_turns` returned on each rank.
-        rivals: contestant → with whom it is compared; its keys are the lines of the table.
+        per_rank: the results of `take_turns` on each rank.
+        rivals: contestant → its rival; the keys are the lines of the table.
     """
     slowest = {name: [max(times) for times in zip(*(each[name] for each in per_rank))] for name in per_rank[0]}
     width = 2 + max(map(len, rivals))

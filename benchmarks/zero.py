@@ -29,17 +29,17 @@ from course_lib.parallel.zero3 import Zero3
 CONFIG = GPTConfig(layers=8, width=128, heads=4, vocab_size=256, context=128)
 LEARNING_RATE = 1e-3
 Training = tuple[nn.Module, Any]
-"""What is called for the loss, and what steps."""
+"""The module that is called for the loss, and the optimizer that steps."""
 
 
 def torch_stage_1() -> Training:
-    """Gradients are averaged by DistributedDataParallel."""
+    """torch's stage 1; DistributedDataParallel averages the gradients."""
     model = DistributedDataParallel(GPT(CONFIG), gradient_as_bucket_view=True)
     return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=LEARNING_RATE)
 
 
 def our_stage(stage: Any) -> Callable[[], Training]:
-    """Stage 1 or 2."""
+    """The course's stage 1 or 2."""
 
     def build() -> Training:
         model = GPT(CONFIG)
@@ -58,7 +58,7 @@ def torch_stage_3() -> Training:
 
 
 def our_stage_3(prefetch: bool) -> Callable[[], Training]:
-    """With a unit for each block, too."""
+    """The course's stage 3, with a unit for each block, too."""
 
     def build() -> Training:
         model = Zero3(GPT(CONFIG), prefetch=prefetch)
@@ -80,7 +80,7 @@ RIVALS = {name: ONE if name == ONE or "Optimizer(" in name else THREE for name i
 
 
 def step_of(build: Callable[[], Training], batch_size: int) -> Callable[[], None]:
-    """One step on this rank's own tokens."""
+    """A function that takes one step on this rank's own tokens."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     inputs, targets = torch.randint(0, 256, (2, batch_size, CONFIG.context), generator=generator)
     model, optimizer = build()

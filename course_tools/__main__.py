@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command, or say what it lacks: who installed the course without its extras has no JupyterLab, say."""
+    """Run the command, or name the missing package: without the course's extras there is no JupyterLab, say."""
     try:
         from course_tools.cli import app
 
@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def extra(module: str | None) -> str:
-    """Who builds and grades needs more packages than who opens and runs."""
+    """The extra of pyproject.toml that brings a missing module; building and grading need more than opening."""
     return "jupyter" if module in {"jupyterlab", "nbclient", "nbformat"} else "instructor"
 
 

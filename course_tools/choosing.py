@@ -1,4 +1,4 @@
-"""What every command shares: the terminal, which lessons and labs were meant, and how a refusal is said."""
+"""The parts that every command shares: the terminal, the choice of lessons and labs, the words of a refusal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chosen_lessons(wanted: list[str] | None) -> list[Lesson]:
 
 
 def is_lab(name: str) -> bool:
-    """Whether a name or a path means a lab and not a lesson."""
+    """Return whether a name or a path means a lab and not a lesson."""
     return Path(name).name.startswith("lab")
 
 
@@ -55,6 +55,6 @@ def go_to_the_course(copy_to: Path | None) -> None:
 
 
 def refusal(problem: ValueError) -> typer.Exit:
-    """Print what is wrong; raise the result to end with exit code 2."""
+    """Print the error; raise the result to end with exit code 2."""
     console.print(str(problem), style="red", markup=False)
     return typer.Exit(2)

@@ -1,7 +1,7 @@
 """The `course` command: open lessons and labs, run them, look at this machine.
 
-This module only parses and prints. Who has `author/`, `grading/` and `site/` beside it has their commands, too: build,
-release, link, new, grade, feedback, site, slides. Students get none of these folders.
+This module only parses and prints. With `author/`, `grading/` and `site/` beside it there are their commands, too:
+build, release, link, new, grade, feedback, site, slides. Students get none of these folders.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def train_grid(
     started = subprocess.Popen(command)
     try:
         raise typer.Exit(started.wait())
-    except KeyboardInterrupt:  # Ctrl-C reaches both; the program says what it has kept
+    except KeyboardInterrupt:  # Ctrl-C reaches both; the program prints the number of runs that it has kept
         raise typer.Exit(started.wait()) from None
 
 

@@ -1,7 +1,7 @@
 """`course open --to DIR`: the lessons and the labs, copied to where a reader can work on them.
 
-A wheel brings them along in `material/`, since nobody should work among installed packages; in a clone they are the
-clone's.
+A wheel brings them along in `material/`, since no reader should work among installed packages; in a clone they are
+the clone's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from course_tools.lessons import course_root
 
 MATERIAL = Path(__file__).resolve().with_name("material")
-"""Where an installed wheel keeps them; `wheel.py` puts them there."""
+"""The folder in which an installed wheel keeps lessons and labs; `wheel.py` puts them there."""
 
 KINDS = ("lessons/*.ipynb", "labs/*/*.ipynb", "docs/*.md", "GLOSSARY.md", "LICENSE-CONTENT")
 
@@ -28,16 +28,16 @@ def has_course() -> bool:
 
 
 def handed_out(folder: Path) -> Iterator[Path]:
-    """What a reader gets of the course in a folder: paths in it."""
+    """The files of the course in a folder that a reader gets, as paths in that folder."""
     for kind in KINDS:
         yield from sorted(path.relative_to(folder) for path in folder.glob(kind))
 
 
 def copy_course(target: Path) -> tuple[int, int]:
-    """Copy the course to a folder. What is there already stays as it is: it may be a reader's own work.
+    """Copy the course to a folder. A file that is there already stays as it is: it may be a reader's own work.
 
     Returns:
-        How many files were written, and how many were there.
+        The number of files that were written, and of those that were there.
 
     Raises:
         ValueError: there is nothing to copy, or the folder cannot be written.

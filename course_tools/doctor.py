@@ -1,4 +1,4 @@
-"""`course doctor`: is this machine ready? Green and red lines, and what to do about the red ones."""
+"""`course doctor`: is this machine ready? Green and red lines, and a remedy for each red one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.console import Console
 
 from course_tools.lessons import course_root
 
-ROOM_GB = 1.0  # what lessons may write: caches, logs, offloaded tensors
+ROOM_GB = 1.0  # room for all that lessons may write: caches, logs, offloaded tensors
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Finding:
 
     Attributes:
         good: True is green, False is red and makes the command fail, None is only worth knowing.
-        text: what was found.
-        advice: what to do about it; whatever is not green has one.
+        text: the finding in words.
+        advice: the remedy; every finding that is not green has one.
     """
 
     good: bool | None
@@ -78,7 +78,7 @@ def pins(root: Callable[[], Path] = course_root) -> Iterator[Finding]:
 
 
 def torch_and_devices() -> Iterator[Finding]:
-    """PyTorch, what it computes on, and whether it can talk between processes."""
+    """PyTorch, the devices that PyTorch computes on, and whether its processes can talk to each other."""
     try:
         import torch
     except Exception as problem:  # a broken installation fails in many ways
@@ -130,7 +130,7 @@ def ranks_start() -> Iterator[Finding]:
 
 
 def disk(folders: tuple[Path, ...] | None = None) -> Iterator[Finding]:
-    """The folders that lessons write to: can they, and is there room?"""
+    """The folders that lessons write to: whether writing works, and whether there is room."""
     for folder in folders or tuple({Path.cwd(), Path(tempfile.gettempdir())}):
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
@@ -147,7 +147,7 @@ def disk(folders: tuple[Path, ...] | None = None) -> Iterator[Finding]:
 
 
 def grading() -> Iterator[Finding]:
-    """Whether strangers' code would be kept apart from this machine; nothing where nobody grades."""
+    """Whether strangers' code would be kept apart from this machine; nothing in a course without the grader."""
     if not importlib.util.find_spec("nbgrader") or not importlib.util.find_spec("course_tools.grading"):
         return
     from course_tools.grading.sandbox import processes as sandbox

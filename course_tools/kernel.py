@@ -25,10 +25,10 @@ REPRODUCIBLE = {
     "COLUMNS": "100",
     "TZ": "UTC",
 }
-"""What a kernel needs in its environment, so that the same source gives the same outputs everywhere."""
+"""Variables of a kernel's environment with which the same source gives the same outputs everywhere."""
 
 UNWANTED = ("PYTEST_CURRENT_TEST", "MPLBACKEND", "PYTHONWARNINGS", "FORCE_COLOR", "NO_COLOR")
-"""What must not reach a kernel. With the first, ipykernel drops the prints of child processes."""
+"""Variables that must not reach a kernel. With the first, ipykernel drops the prints of child processes."""
 
 
 class ThisPython(KernelSpecManager):
@@ -48,14 +48,14 @@ class ThisPythonsKernels(AsyncKernelManager):
 
 
 class KeptOutputs(OutputWidget):
-    """What an Output widget shows, kept for the notebook and not told to the kernel.
+    """The outputs of an Output widget, kept for the notebook and not sent to the kernel.
 
-    nbclient tells it on the socket where it awaits the cell's end, and now and then sleeps through that end (nbclient's
-    issue 312). So `outputs` of the widget in the kernel stays empty; in Jupyter it fills once the cell is over.
+    nbclient sends them on the socket where it awaits the cell's end, and now and then sleeps through that end (its
+    issue 312). So the widget's `outputs` stays empty in the kernel; in Jupyter the list fills once the cell is over.
     """
 
     def sync_state(self) -> None:
-        """Tell nobody."""
+        """Send nothing."""
 
 
 def kernel_environment(*, reproducible: bool) -> dict[str, str]:
@@ -82,7 +82,7 @@ def execute(
     """Run all cells of `notebook` in `folder` and store the outputs in it.
 
     Args:
-        notebook: changed in place.
+        notebook: the notebook to run, changed in place.
         folder: the kernel's working directory.
         reproducible: one thread, no GPU, fixed hash seed (for outputs that are stored), or the machine as it is.
         timeout_s: limit of a single cell, in seconds.
@@ -108,7 +108,7 @@ def execute(
     with _no_profile() as profile:
         client.execute(
             env=kernel_environment(reproducible=reproducible) | profile,
-            stdout=subprocess.DEVNULL,  # a kernel repeats there what it has already put into the notebook
+            stdout=subprocess.DEVNULL,  # a kernel repeats there all that is in the notebook already
             stderr=subprocess.DEVNULL,
         )
     complain_about_callbacks(notebook)
@@ -121,7 +121,7 @@ def widget_state(notebook: NotebookNode) -> dict[str, dict]:
 
 
 def complain_about_callbacks(notebook: NotebookNode) -> None:
-    """Raise what a callback raised inside an Output widget, which nbclient takes for success.
+    """Raise an error again that a callback raised inside an Output widget, which nbclient takes for success.
 
     Raises:
         RuntimeError: names the error.

@@ -1,4 +1,4 @@
-"""Where the labs are: one source each, from which the students' notebook and the solved one are built.
+"""The labs and their places: one source each, from which the students' notebook and the solved one are built.
 
 INSTRUCTORS.md explains the way from source to notebooks.
 """
@@ -19,7 +19,7 @@ class Lab:
     Attributes:
         root: the folder that holds `labs/`, `solutions/` and `course_lib/`.
         name: number and topic, as in `lab01_block_formats`.
-        term: whose numbers it has, as in `2027-spring`; empty for the published ones.
+        term: the term for which its numbers are drawn, as in `2027-spring`; empty for the published ones.
     """
 
     root: Path
@@ -48,7 +48,7 @@ class Lab:
 
 
 def all_labs(root: Path) -> list[Lab]:
-    """Every lab that has a source or a students' notebook, in order. What students get has no sources."""
+    """Every lab that has a source or a students' notebook, in order. The copy that students get has no sources."""
     files = [*(root / "solutions" / "src").glob("lab*.py"), *(root / "labs").glob("lab*/lab*.ipynb")]
     return [Lab(root, name) for name in sorted({file.stem for file in files})]
 

@@ -1,4 +1,4 @@
-"""Where the lessons are: each has a source that people edit and a notebook that is built from it.
+"""The lessons and their places: each has a source that people edit, from which its notebook is built.
 
 CONTRIBUTING.md explains the way from source to notebook.
 """
@@ -41,7 +41,7 @@ class Lesson:
 
     @property
     def opens(self) -> list[str]:
-        """Files that the header names for reading, in their package: `train/step.py`; none where it has no such row."""
+        """Files that the header names for reading, in their package: `train/step.py`; none without such a row."""
         row = re.search(r"^# \| Opens \| (.*) \|$", self.source.read_text("utf-8"), re.MULTILINE)
         return re.findall(r"`([^`]+)`", row[1]) if row else []
 
@@ -49,7 +49,7 @@ class Lesson:
 def course_root(start: Path | None = None) -> Path:
     """The folder to work in: the first one from `start` (default: here) upwards that holds a course.
 
-    Outside of any it is the clone that this package was installed from.
+    Outside of any course, the root is the clone that this package was installed from.
 
     Raises:
         ValueError: there is none (the package came as a wheel).
@@ -82,7 +82,7 @@ def find_lessons(root: Path, wanted: Iterable[str] = ()) -> list[Lesson]:
 
 
 class Named(Protocol):
-    """What has a name and a number: a lesson, a lab."""
+    """An item with a name and a number: a lesson, a lab."""
 
     @property
     def name(self) -> str: ...
@@ -98,7 +98,7 @@ def pick(items: Sequence[Item], wanted: str, noun: str) -> Item:
     """The one of `items` that `wanted` names: by number, by name, by the name's beginning, or by a path.
 
     Raises:
-        ValueError: it fits none, or more than one; the message lists them.
+        ValueError: the name fits no item, or more than one; the message lists them.
     """
     stem = Path(wanted).name.removesuffix(".ipynb").removesuffix(".py")
     numbers = {stem, stem.zfill(2)} if stem.isdecimal() else {stem}

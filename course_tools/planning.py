@@ -1,4 +1,4 @@
-"""`course plan`: finds the model and the GPU that were meant, and prints what the planner found."""
+"""`course plan`: find the model and the GPU that were meant, and print the plans that the planner found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODELS: dict[str, Any] = {
 _GPUS = {gpu.name: gpu for gpu in hardware.ALL}
 _SIZES = ("tp", "pp", "dp", "cp", "ep", "ZeRO", "mbs", "v")
 _TOKENS = 4 * 2**20
-"""Of a step, where no batch is given: what large runs take."""
+"""Tokens of a step where no batch is given: the usual number of large runs."""
 
 
 def planned(
@@ -30,7 +30,7 @@ def planned(
     """The plans for a model and a GPU by name, such as "llama3-70b" and "H100".
 
     Raises:
-        ValueError: an unknown name, with those that are near; no plan; as `Setup`, of the sequence.
+        ValueError: a name is unknown (the message has the ones near it), no plan fits, or `Setup` refuses `seq`.
     """
     shape, gpu = _named("model", model, _MODELS), _named("GPU", of, _GPUS)
     tokens = Setup(shape, 1, seq).seq  # type: ignore[arg-type]  # the model's context, or a refusal
@@ -48,7 +48,7 @@ def has_experts(model: str) -> bool:
 
 
 def _named(kind: str, given: str, known: dict[str, Any]) -> Any:
-    """The one whose name, without blanks and hyphens, is or begins like what was given."""
+    """The entry whose name, without blanks and hyphens, is or begins like the given one."""
 
     def plain(name: str) -> str:
         return re.sub(r"[\s\-_]", "", name).lower()
@@ -67,7 +67,7 @@ def _named(kind: str, given: str, known: dict[str, Any]) -> Any:
 
 
 def show(plans: Plans, console: Console, most: int = 10, with_map: bool = False) -> None:
-    """The best plans as a table, the map if it is wanted, the command of the first, and why others are none."""
+    """Print the best plans as a table, the map if it is wanted, the command of the first, and why others are none."""
     wide = Console(file=console.file, width=max(console.width, 120))  # a narrow table would cut digits
     wide.print(as_table(plans, most), *([as_map(plans)] if with_map else []))
     console.print(plans.best[0].torchrun(), markup=False, soft_wrap=True)

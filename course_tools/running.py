@@ -1,4 +1,4 @@
-"""`course run`: lessons from top to bottom without a browser, and a table of what they measured.
+"""`course run`: lessons from top to bottom without a browser, and a table of their measurements.
 
 The numbers come from the outputs: `compare` leaves them in its output's metadata.
 """
@@ -34,13 +34,13 @@ class ComparedRow:
 
     @property
     def deviation(self) -> float:
-        """How far the ratio is from 1, the same for twice as much and half as much."""
+        """Distance of the ratio from 1, the same for twice as much and half as much."""
         return abs(math.log(self.ratio)) if self.ratio and self.ratio > 0 else math.inf
 
 
 @dataclass
 class LessonRun:
-    """What became of one lesson. `problem` is None where every cell ran, else the failing cell and its error.
+    """The outcome of one lesson. `problem` is None where every cell ran, else the failing cell and its error.
 
     `notebook` has the outputs of this run.
     """
@@ -58,7 +58,7 @@ class LessonRun:
 
 
 def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float = 300, checks: bool = False) -> bool:
-    """Run the notebooks as they are on disk, show how far it is, print a table, and return whether all cells ran.
+    """Run the notebooks as they are on disk, show progress, print a table, and return whether all cells ran.
 
     The notebooks on disk stay as they are. A lesson that fails does not stop the others. With `checks`, every table of
     a lesson is listed, with where its two numbers come from.
@@ -94,7 +94,7 @@ def run_lesson(lesson: Lesson, timeout_s: float, on_progress: Callable[[int, int
     notebook = nbformat.read(lesson.notebook, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None  # what is there afterwards, this run has made
+            cell.outputs, cell.execution_count = [], None  # outputs that are there afterwards are this run's
 
     def begin(index: int) -> None:
         nonlocal at
@@ -147,7 +147,7 @@ def table(results: Sequence[LessonRun]) -> Table:
 def origins(name: str, notebook: NotebookNode) -> Table:
     """One row per table of a lesson: its cell, and the functions and records that its two columns come from.
 
-    A table whose numbers could know of each other says why; the worst ratio is that of its cell.
+    A table whose numbers could know of each other says why; the worst ratio is that of the table's cell.
     """
     shown = Table("cell", "worst ratio", "predicted from", "measured from", title=name, box=SIMPLE_HEAD, pad_edge=False)
     number = {

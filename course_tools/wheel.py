@@ -1,4 +1,4 @@
-"""What a wheel has beside its packages: the lessons and the students' labs, for `course open` where there is no clone.
+"""Material of a wheel beside its packages: lessons and students' labs, for `course open` where there is no clone.
 
 Hatch calls this while it builds (pyproject.toml names it).
 """
@@ -16,7 +16,7 @@ from course_tools.copying import MATERIAL, handed_out  # noqa: E402
 
 
 class Material(BuildHookInterface):
-    """Adds them to a wheel. An editable installation has the clone itself."""
+    """Adds lessons and labs to a wheel. An editable installation has the clone itself."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Name the files and their places in the wheel."""

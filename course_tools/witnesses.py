@@ -1,7 +1,7 @@
-"""Where the two numbers of every table in a lesson or lab come from, and which tables have no witness.
+"""Origins of the two numbers of every table in a lesson or lab, and the tables that have no witness.
 
-A table convinces if its two numbers cannot know of each other. This reads the source and follows names to what they
-were bound to at the module's level; it is a help for authors, not a proof.
+A table convinces if its two numbers cannot know of each other. This module reads the source and follows names to the
+expressions that they were bound to at the top level: a help for authors, not a proof.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ DRESSING = {
     *("Bytes", "Count", "Flops", "Ratio", "Seconds", "quantity", "abs", "dict", "enumerate", "float", "int", "len"),
     *("list", "math.prod", "max", "min", "next", "range", "round", "set", "sorted", "sum", "tuple", "zip"),
 }
-"""Calls that make nothing new of their arguments. What all others return is an origin."""
+"""Calls that make nothing new of their arguments. The result of any other call is an origin."""
 PUBLISHED = ("paper", "published")
-"""Words in the heading of a column whose numbers others printed; they are typed in."""
+"""Words in the heading of a column with published numbers, which are typed in."""
 MEASURED = re.compile(r"#\s*measured: \S+")
-"""A comment in or just above a table of published numbers: who measured them, on what. A paper's evaluation of the very
-formula that stands beside it is no witness, and belongs into a print."""
+"""A comment in or just above a table of published numbers: the measurement's author and machine. A paper's evaluation
+of the very formula that stands beside it is no witness, and belongs into a print."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Row:
     """A row of a `compare`, as the source has it.
 
     Attributes:
-        line: where the call begins in the source.
+        line: line of the source at which the call begins.
         name: the row's key as it is written, or "the table" where rows are not written out.
         predicted: the calls, attributes and unknown names that the left number is made from; empty if typed in.
-        measured: those of the right one.
-        problem: why the right one is no witness of the left one, in words; "" if it is one.
+        measured: the same for the right number.
+        problem: the reason, in words, for which the right one is no witness of the left one; "" if it is one.
     """
 
     line: int
@@ -66,7 +66,7 @@ def rows(source: str) -> list[Row]:
 
 
 def suspects(source: str) -> list[str]:
-    """A line for every row of a table whose "measured" number comes from where the prediction comes from."""
+    """A line for every row of a table in which both numbers, "measured" and predicted, have the same origin."""
     return [f"line {row.line}, {row.name}: {row.problem}" for row in rows(source) if row.problem]
 
 
@@ -83,7 +83,7 @@ def tables(notebook: NotebookNode) -> dict[int, list[list[Row]]]:
 
 
 def _python(cell: NotebookNode) -> str:
-    """A code cell's text; nothing of others, or of one that begins with a magic."""
+    """A code cell's text; "" for any other cell, or for one that begins with a magic."""
     if cell.cell_type != "code":
         return ""
     try:
@@ -94,7 +94,7 @@ def _python(cell: NotebookNode) -> str:
 
 
 def _problem(predicted: ast.expr, measured: ast.expr, names: _Names, headings: str) -> str:
-    """What is wrong with a row, in words; "" if nothing is."""
+    """The fault of a row, in words; "" if there is none."""
     if ast.dump(predicted) == ast.dump(measured):
         return "both sides are the same expression"
     functions = [ast.unparse(side.func) for side in (predicted, measured) if isinstance(side, ast.Call)]
@@ -131,7 +131,7 @@ def _rows(predicted: ast.expr, measured: ast.expr) -> Iterator[tuple[str, ast.ex
 
 
 class _Names:
-    """What the names of a file stand for."""
+    """The expressions that the names of a file stand for."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._bound: dict[str, list[tuple[int, ast.expr]]] = defaultdict(list)
@@ -177,7 +177,7 @@ class _Names:
             self._bound[target.id].append((line, value))
 
     def expanded(self, node: ast.expr, before: int) -> ast.expr:
-        """The expression with every name replaced by what was bound to it last, before that line."""
+        """The expression with every name replaced by the expression that was last bound to it, before that line."""
         names = self
 
         class Expand(ast.NodeTransformer):
@@ -188,7 +188,7 @@ class _Names:
         return Expand().visit(ast.parse(ast.unparse(node), mode="eval").body)
 
     def bare(self, node: ast.expr) -> ast.expr:
-        """Without the dressing around it: `Bytes(round(x))` is x, and so is f(x) where f only returns something."""
+        """The expression without the dressing around it: `Bytes(round(x))` is x, and so is f(x) if f only returns x."""
         while isinstance(node, ast.Call) and len(node.args) == 1 and self._dresses(node) and not _is_zipped(node):
             node = node.args[0]
         return node
@@ -217,7 +217,7 @@ class _Names:
         return set().union(*(self.origins(child) for child in ast.iter_child_nodes(node)))
 
     def _of_comprehension(self, node: ast.DictComp | ast.ListComp | ast.GeneratorExp | ast.SetComp) -> set[str]:
-        """Those of the element; where it is made from the loop's variable, those of what the loop runs over."""
+        """Origins of the element; where the loop's variable is among them, those of the iterable in its place."""
         found = self.origins(node.value if isinstance(node, ast.DictComp) else node.elt)
         found |= set().union(*(self.origins(test) for loop in node.generators for test in loop.ifs))
         for loop in node.generators:

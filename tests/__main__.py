@@ -20,13 +20,13 @@ RESULT = re.compile(
     r"^.*(?:\d+ (?:passed|failed|errors?|skipped|deselected|files? already).*|All checks passed.*)$", re.MULTILINE
 )
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-"""Not for the stages: hundreds of processes would compile all packages and tests anew, seconds in each."""
+"""A variable that the stages must not have: hundreds of processes would compile all packages anew, seconds in each."""
 PASSED, FAILED, STOPPED, DID_NOT_RUN = "passed", "FAILED", "STOPPED", "did not run"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one stage; `said` is its own last line, or why it did not run."""
+    """The outcome of one stage; `said` is the stage's last line, or the reason for which it did not run."""
 
     name: str
     verdict: str
@@ -35,7 +35,7 @@ class Row:
 
 
 def main() -> int:
-    """Run the stages that were asked for, whatever becomes of those before, and end with two tables."""
+    """Run the stages that were asked for, also after failures of earlier ones, and end with two tables."""
     lines = [f"{stage.name}: {stage.about}" for stage in STAGES]
     parser = argparse.ArgumentParser(prog="python3 start.py test", description="Stages: " + "; ".join(lines) + ".")
     parser.add_argument("stages", nargs="*", metavar="stage", help="default: all of them; quick: see CONTRIBUTING.md")
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def become(stage: Stage, reports: Path) -> Row:
-    """Run a stage; what its tests took is left in the folder `reports`."""
+    """Run a stage; the seconds of its tests are left in the folder `reports`."""
     print(f"\n=== {stage.name}: {stage.about}", flush=True)
     begin = time.perf_counter()
     try:
@@ -91,7 +91,7 @@ def run(command: list[str]) -> tuple[int, str]:
 
 
 def report(rows: list[Row], spent: dict[str, dict[str, float]]) -> int:
-    """Print where time went and what became of each stage; return the exit code."""
+    """Print the seconds by lesson and lab and the outcome of each stage; return the exit code."""
     if spent:
         print("\n=== where time went: seconds of the tests of each lesson and lab, of which two or three run at once")
         print("\n".join(clock.table(spent)))

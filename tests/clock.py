@@ -1,4 +1,4 @@
-"""Where the tests' time went, by lesson, lab and file, from the reports that pytest writes for each stage."""
+"""The tests' time by lesson, lab and file, from the reports that pytest writes for each stage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whose(name: str) -> str:
 def by_lesson(reports: Path) -> dict[str, dict[str, float]]:
     """Seconds by lab, lesson or file, and by stage, from the files `STAGE-0.xml` in a folder.
 
-    Files of less than 20 s come together.
+    Files of less than 20 s share one entry.
     """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for path in sorted(reports.glob("*.xml")):

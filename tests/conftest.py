@@ -1,4 +1,4 @@
-"""Shared by all tests. Importing it first makes every signature of the library a run-time check."""
+"""Fixtures and hooks of all tests. This module, imported first, makes the library's signatures run-time checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ install_import_hook(list(TAUGHT), "tests.typecheck.check")
 
 @pytest.fixture
 def unchecked_shapes() -> Iterator[None]:
-    """Signatures are not checked: for tests of what the library itself says about a wrong tensor."""
+    """Leave signatures unchecked, for tests of the library's own words about a wrong tensor."""
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
@@ -31,16 +31,16 @@ def unchecked_shapes() -> Iterator[None]:
 
 @pytest.fixture
 def background() -> Iterator[None]:
-    """What the test starts is in the background: nohup, a script's `&` and many CI systems have Ctrl-C ignored."""
+    """Let the test's processes run in the background: nohup, a script's `&` and many CI systems have Ctrl-C ignored."""
     yield from _on_ctrl_c(signal.SIG_IGN)
 
 
 @pytest.fixture
 def terminal() -> Iterator[None]:
-    """What the test starts hears Ctrl-C, as in a terminal, also where the tests themselves are in the background.
+    """Let the test's processes hear Ctrl-C, as in a terminal, also where the tests themselves are in the background.
 
-    Children inherit that Ctrl-C is ignored, and rightly so: what runs in the background goes on when somebody
-    interrupts the program in front.
+    Children inherit that Ctrl-C is ignored, and rightly so: a program in the background goes on when the one in front
+    is interrupted.
     """
     yield from _on_ctrl_c(signal.default_int_handler)
 
@@ -52,15 +52,15 @@ def _on_ctrl_c(does: Any) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stands aside, as it does in ranks: a tenth of all time goes into looking for its garbage."""
+    """Freeze imported objects, as ranks do: a tenth of all time would go into looking for garbage among them."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run, and say so; where two work, files with slow tests come first.
+    """Skip tests that this machine cannot run, and say so; with two workers, files with slow tests come first.
 
-    Else one of the two would wait at the end for the other's last long test.
+    Else one worker would wait at the end for the other's last long test.
     """
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}

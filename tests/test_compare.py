@@ -8,7 +8,7 @@ from course_kit.units import Bytes, Flops, Ratio
 
 
 class Typed:
-    """A stand-in for what `ask` returns."""
+    """A stand-in for the result of `ask`."""
 
     def __init__(self, value, unit):
         self.value, self.unit = value, unit

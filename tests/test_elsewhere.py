@@ -19,11 +19,11 @@ DEVCONTAINER = {
     "$schema": str, "name": str, "build": dict, "hostRequirements": dict, "remoteUser": str, "postCreateCommand": str,
     "forwardPorts": list, "portsAttributes": dict, "customizations": dict,
 }  # fmt: skip
-"""What we use of the schema of devcontainers/spec, with its types."""
+"""The part that we use of the schema of devcontainers/spec, with its types."""
 
 
 def dockerfile() -> list[str]:
-    """Its instructions, one for each element, without comments."""
+    """The Dockerfile's instructions, one for each element, without comments."""
     lines = [line for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines() if line and line[0] != "#"]
     return re.sub(r"\s*\\\n\s*", " ", "\n".join(lines)).splitlines()
 

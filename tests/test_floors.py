@@ -1,4 +1,4 @@
-"""Who may import whom: four packages, the floors of three, no way up, no circle of modules or of rooms."""
+"""The rules of imports: four packages, the floors of three, no way up, no circle of modules or of rooms."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ ABOVE = {
     "course_pages": {"course_tools"},
     "course_tools": {"course_pages"},
 }
-"""Packages that a package does not know."""
+"""Package → the packages that it must not import."""
 OF_THE_KIT = {"units", "accounts", "communications", "ranks"}
-"""What `course_lib` takes of `course_kit`: values, and real processes."""
+"""Parts of `course_kit` that `course_lib` may import: values, and real processes."""
 ROOMS = {
     "author": {"lessons", "labs", "kernel", "choosing"},
     "grading": {"lessons", "labs", "choosing", "author"},
     "site": {"lessons", "labs", "choosing", "author"},
 }
-"""What the rooms of `course_tools` that students do not get may use of it beside themselves."""
+"""Modules of `course_tools` that its rooms, which students do not get, may use beside themselves."""
 EVERYBODYS = {"TAUGHT", "folders"}
 """Names of `course_tools` itself."""
 
@@ -118,7 +118,7 @@ def _among_tools(here: str, there: str, file: str) -> str:
 
 
 def graph(root: Path) -> dict[str, set[str]]:
-    """What each module needs of the others at import time."""
+    """The other modules that each module needs at import time."""
     files = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
     names = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
     found: dict[str, set[str]] = {}
@@ -134,7 +134,7 @@ def graph(root: Path) -> dict[str, set[str]]:
 
 
 def circle(needs: dict[str, set[str]]) -> list[str]:
-    """The first circle, or nothing."""
+    """The first circle of needs, or nothing."""
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as problem:
@@ -143,7 +143,7 @@ def circle(needs: dict[str, set[str]]) -> list[str]:
 
 
 def rooms(root: Path) -> dict[str, set[str]]:
-    """What each room needs of others, at import time or later: `course_lib.train` needs `course_lib.model`."""
+    """The other rooms that each room needs, at import time or later: `course_lib.train` needs `course_lib.model`."""
     found: dict[str, set[str]] = {}
     for package in TAUGHT:
         for path, _, name in imports(root, package):

@@ -1,4 +1,4 @@
-"""The habits around the code: hooks, workflows, citation, changelog and the map in CONTRIBUTING say what is so."""
+"""The habits around the code: hooks, workflows, citation, changelog and the map in CONTRIBUTING are true."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_weekly_run_takes_the_versions_that_the_package_promises_to_accept()
     assert {"torch", "numpy", "ipywidgets"} == set(wanted)
     assert all(COLAB[name] in versions for name, versions in wanted.items())
     (left_out,) = re.findall(r"grep -vE '\^\((.+?)\)=='", text)
-    assert set(wanted) <= set(left_out.split("|"))  # what constraints.txt pins cannot be another version as well
+    assert set(wanted) <= set(left_out.split("|"))  # a pin in constraints.txt rules out other versions
 
 
 def test_actions_are_taken_by_major_version_and_may_not_write() -> None:

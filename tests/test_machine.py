@@ -1,4 +1,4 @@
-"""What `start.py test` installs, with stand-ins for apt-get and Playwright; nothing of this machine is changed."""
+"""Installations by `start.py test`, with stand-ins for apt-get and Playwright; nothing of this machine is changed."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Machine:
         self.be("debian", root=True)
 
     def be(self, system: str, *, root: bool, ci: str = "") -> None:
-        """Which system this is, and who calls."""
+        """Pretend to be this system, called as root or not, in CI or not."""
         self.patch.setattr(machine, "system", lambda: system)
         self.patch.setattr(machine, "is_root", lambda: root)
         self.patch.setenv("CI", ci)
 
     def has(self, program: str, then: str) -> None:
-        """There is this program; it notes how it was called, and does something."""
+        """Add a program that writes down its call, and then does something."""
         path = self.programs / program
         path.write_text(SCRIPT.format(log=self.log, then=then))
         path.chmod(0o755)
 
     def calls(self) -> list[str]:
-        """What was called, in order."""
+        """The calls of programs, in order."""
         return [line.removeprefix(f"{self.programs}/") for line in self.log.read_text().splitlines()]
 
 

@@ -20,7 +20,7 @@ CROWD = 3 * (os.cpu_count() or 1)
 
 @pytest.fixture
 def crowd() -> Iterator[None]:
-    """Programs that take the cores: what else runs gets a small share of one."""
+    """Programs that take the cores: any other process gets a small share of one."""
     command = [sys.executable, "-c", "print('at work', flush=True)\nwhile True: pass"]
     programs = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(CROWD)]
     for program in programs:
@@ -79,7 +79,7 @@ def test_own_programs_that_compete_with_each_other_lose_nothing_by_that(
     monkeypatch.setattr(OwnTime, "_threads", lambda own: next(seen))
     monkeypatch.setattr(own_time.os, "sched_getaffinity", lambda pid: {0, 1})
     own = OwnTime(list)
-    own.look()  # the first look is what later ones are compared with
+    own.look()  # later looks are compared with the first one
     own.look()
     assert own.lost_s == pytest.approx(lost_s) and own.left_s(11) == pytest.approx(9 + lost_s)
 
@@ -93,7 +93,7 @@ def test_ranks_have_their_time_on_a_busy_machine(crowd: None, monkeypatch: pytes
             sum(range(2000))
         return time.monotonic() - start
 
-    monkeypatch.setattr(own_time, "MOST", 200)  # however busy
+    monkeypatch.setattr(own_time, "MOST", 200)  # however busy the machine is
     taken = ranks.run(compute, 0.25, world_size=2, timeout_s=0.6)
     assert max(taken) > 0.6, "the crowd is no crowd"
 

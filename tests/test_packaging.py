@@ -1,4 +1,4 @@
-"""What is in the wheel and in the source distribution, built without a network."""
+"""The content of the wheel and of the source distribution, built without a network."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_source_distribution_holds_what_is_needed_to_work_on_the_course(buil
 
 
 def test_dependencies_leave_colab_as_it_is() -> None:
-    """What a lesson needs must accept Colab's versions, and must not bring JupyterLab along."""
+    """The packages that a lesson needs must accept Colab's versions, and must not bring JupyterLab along."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 

@@ -1,4 +1,4 @@
-"""`start.py test quick`: the right things for a change, everything where nothing is known."""
+"""`start.py test quick`: the right tests for a change, all of them where the change is not known."""
 
 from __future__ import annotations
 

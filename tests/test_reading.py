@@ -22,7 +22,7 @@ FILES, LINES, SHOWN, SHOWN_LINES = 3, 600, 2, 40
 
 
 def unreadable(lesson: Lesson) -> list[str]:
-    """What is wrong with the row "Opens" of a lesson's header."""
+    """Faults of the row "Opens" of a lesson's header."""
     names, lines, wrong = lesson.opens, 0, []
     if not 1 <= len(names) <= FILES:
         wrong.append(f"{len(names)} files are named; 1 to {FILES} are to be read")
@@ -43,11 +43,11 @@ def calls_of_show(lesson: Lesson) -> Iterator[ast.Call]:
 
 
 def printed(lesson: Lesson) -> dict[str, int]:
-    """The functions and methods of the library that a page prints → lines, as printed."""
+    """The functions and methods of the library that a page prints → number of printed lines."""
     imports, lines = imported({"cells": read_cells(lesson.source)}), {}
     for call in calls_of_show(lesson):
         if not (name := whole_name(ast.unparse(call.args[0]), imports)):
-            continue  # the page's own, or somebody else's
+            continue  # the page's own, or another library's
         thing = pkgutil.resolve_name(name)
         if inspect.isroutine(thing) and thing.__module__.startswith("course_lib."):
             options = {each.arg: ast.literal_eval(each.value) for each in call.keywords if each.arg}
@@ -56,7 +56,7 @@ def printed(lesson: Lesson) -> dict[str, int]:
 
 
 def unshown(lesson: Lesson) -> list[str]:
-    """What is wrong with what a page prints of the library."""
+    """Faults of the functions of the library that a page prints."""
     lines = printed(lesson)
     wrong = [f"{name} is printed in {n} lines; at most {SHOWN_LINES}" for name, n in lines.items() if n > SHOWN_LINES]
     short = len(lines) < SHOWN

@@ -1,4 +1,4 @@
-"""What the pages say about the code, held against the code: sizes, floors, names of files, first lines of modules."""
+"""The pages' words about the code, held against the code: sizes, floors, names of files, first lines of modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUIDES = ("docs/torchrun.md", "docs/using_the_library.md")
 PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", *GUIDES)
 COUNTED = {".py", ".js", ".css", ".jinja"}
 SHARE, FEW = 0.1, 50
-"""By how much a size in README may be off: a tenth, or this many lines."""
+"""Tolerance of a size in README: a tenth, or 50 lines."""
 CITED = ("deepspeed/runtime/precision_config.py", "megatron/training/arguments.py", "calc_transformer_mem.py")
 NOT_OURS = {"mappings.py", "serialization.py", "storage.py", *CITED}
 """Files of PyTorch, DeepSpeed, Megatron-LM and EleutherAI's cookbook that our texts cite."""
@@ -46,7 +46,7 @@ def lines_of(files: list[Path]) -> int:
 
 
 def sizes(package: str) -> Iterator[tuple[str, int, list[Path]]]:
-    """What README says: the row's packages, its lines, and the files that it is about."""
+    """Rows of README's table of a package: the name, the lines stated, and the files that the row is about."""
     for row in rows("README.md"):
         names = re.findall(r"`([\w*/.]+)`", next((cell for cell in row[:2] if cell.startswith("`")), ""))
         figures = [cell for cell in row if re.fullmatch(r"[\d,]+", cell) and len(cell) > 1]
@@ -102,7 +102,7 @@ def test_the_minutes_of_the_term_are_those_of_the_headers() -> None:
 
 
 LIMITS = {"course_lib": 15_000, "course_kit": 7_900, "course_pages": 13_600}
-"""Lines, for lessons 00 to 17."""
+"""The most lines of each package, for lessons 00 to 17."""
 LONGEST_FILE, LONGEST_FUNCTION = 500, 50
 
 
@@ -126,7 +126,7 @@ def test_no_file_and_no_function_is_too_long_to_be_one_idea() -> None:
 
 
 def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Its lines below the docstring."""
+    """Number of a function's lines below the docstring."""
     first = function.body[1:2] if ast.get_docstring(function) else function.body[:1]
     return sum((function.end_lineno or 0) - node.lineno + 1 for node in first)
 

@@ -1,4 +1,4 @@
-"""What `start.py test` does around the tests: which stages run, what did not and why, and where the time went."""
+"""The frame of `start.py test`: the stages that run, the reasons of those that do not, and the time of all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Summary = Callable[..., tuple[int, str]]
 
 
 def stage(name: str, code: str = "pass", why: str = "") -> Stage:
-    """A stage that runs `code`, on a machine that lacks something if there is a `why`."""
+    """A stage that runs `code`, on a machine that lacks something if `why` is not empty."""
     return Stage(name, "a stand-in", [["timeit", "-n", "1", "-r", "1", code]], lambda: why, timed=False)
 
 

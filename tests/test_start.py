@@ -88,14 +88,14 @@ class Checkout:
         fake_wheel(self.wheels, "torch", "2.13.0")
 
     def copy_environments_of(self, empty: Path) -> None:
-        """From now on `python -m venv` copies this one: to make one takes seconds, since pip is installed into it."""
+        """Let `python -m venv` copy an empty environment from now on: to make a new one takes seconds, for its pip."""
         stand_in = self.home.with_name("stand-in") / "venv.py"
         stand_in.parent.mkdir()
         stand_in.write_text(COPY.format(empty=str(empty)))
         self.settings["PYTHONPATH"] = str(stand_in.parent)
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """No index, no settings of this machine, an own home."""
+        """Variables without an index and without settings of this machine, with a home of their own."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "VIRTUAL_ENV"))}
         pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
         home = {"HOME": str(self.home), "https_proxy": "http://127.0.0.1:9", "TMPDIR": str(self.temporary)}
@@ -122,7 +122,7 @@ class Checkout:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def end(self) -> None:
-        """End whatever still runs in here: a build goes on when the pip that wants it was killed."""
+        """End all processes that still run in this checkout: a build goes on when the pip that wants it was killed."""
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if Path(process.cwd()).is_relative_to(self.root.parent):
@@ -132,12 +132,12 @@ class Checkout:
                 pass
 
     def installed(self) -> set[str]:
-        """What is in the environment."""
+        """The packages in the environment."""
         return {path.name.split("-")[0] for path in self.venv.rglob("*.dist-info")}
 
 
 def said(result: subprocess.CompletedProcess[str]) -> list[str]:
-    """What start.py wrote to standard error: one plain sentence, never a traceback."""
+    """The lines that start.py wrote to standard error: one plain sentence, never a traceback."""
     assert "Traceback" not in result.stderr and result.returncode not in (0, None), result.stderr
     return result.stderr.strip().splitlines()
 
@@ -234,7 +234,7 @@ class TestComplete:
 
     def test_the_second_call_reaches_its_work_in_under_three_seconds(self, complete: Checkout) -> None:
         seconds = []
-        for _ in range(3):  # the least of three: the others measure who else uses the machine
+        for _ in range(3):  # the least of three: the others measure the machine's other users
             start = time.perf_counter()
             result = complete.call("open", "1", "--no-browser")
             seconds.append(time.perf_counter() - start)
@@ -250,7 +250,7 @@ class TestComplete:
     def test_no_word_is_needed_to_open_a_lesson(
         self, complete: Checkout, words: tuple[str], meaning: list[str]
     ) -> None:
-        """`start.py lab` is what the command was called once."""
+        """The command was once called `start.py lab`."""
         assert json.loads(complete.call(*words).stdout)[2] == meaning
 
     def test_test_adds_what_open_did_not_need(self, complete: Checkout) -> None:
@@ -308,7 +308,7 @@ class TestFailures:
 
     @pytest.fixture
     def checkout(self, checkout: Checkout, empty: Path) -> Checkout:
-        """No test here is about how an environment is made; those of `complete` are."""
+        """A checkout for tests that are not about making an environment; those of `complete` are."""
         checkout.copy_environments_of(empty)
         return checkout
 

@@ -55,7 +55,7 @@ def _first(output: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 
 def test_every_signature_that_speaks_of_shapes_is_checked() -> None:
-    """Read from the sources, so that a hint which the checker fails to understand is missed here, and not for good."""
+    """Signatures are read from the sources, so that a hint which the checker fails to understand shows up here."""
     missed = []
     for path in sorted(path for package in TAUGHT for path in (ROOT / package).rglob("*.py")):
         module = importlib.import_module(

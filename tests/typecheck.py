@@ -31,7 +31,7 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def where_shapes_are(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
-    """In place of `jaxtyping.jaxtyped`, with which its import hook decorates every function and class."""
+    """Stand in for `jaxtyping.jaxtyped`, with which jaxtyping's import hook decorates every function and class."""
     return functools.partial(_decorated, typechecker=typechecker)
 
 
@@ -41,7 +41,7 @@ def _decorated(made: Any, typechecker: Callable[..., Any]) -> Any:
 
 
 def _hints(function: Any) -> list[object]:
-    """What jaxtyping could check of a signature: hints that can be evaluated where the function is defined."""
+    """Hints of a signature that jaxtyping could check: those that can be evaluated where the function is defined."""
     found = []
     for hint in getattr(function, "__annotations__", {}).values():
         try:

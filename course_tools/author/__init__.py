@@ -1,4 +1,4 @@
 """From the sources in `lessons/src` to the executed notebooks in `lessons`, the same to the byte each time.
 
-`course build` is the command; CONTRIBUTING.md explains the way.
+The command is `course build`; CONTRIBUTING.md explains the way.
 """

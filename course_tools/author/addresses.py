@@ -1,6 +1,6 @@
 """Addresses that open a lesson or a lab elsewhere: Colab, Binder, Codespaces, and a JupyterHub with nbgitpuller.
 
-INSTRUCTORS.md says what each place needs.
+INSTRUCTORS.md lists the needs of each place.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _GITHUB = "https://github.com/"
 
 
 def addresses(notebook: str, repository: str, *, branch: str = "main", hub: str = "") -> dict[str, str]:
-    """Where a notebook can be opened → the address to hand out.
+    """The places in which a notebook can be opened → the address to hand out.
 
     Args:
-        notebook: its path in the repository, such as `lessons/06_collectives.ipynb`.
+        notebook: path in the repository, such as `lessons/06_collectives.ipynb`.
         repository: the address of a repository that the place can read. Students' labs: of a release, not of the clone.
-        branch: of the repository.
-        hub: the address of a JupyterHub whose servers have nbgitpuller; without it there is no such row.
+        branch: branch of the repository.
+        hub: the address of a JupyterHub whose servers have nbgitpuller; without one there is no such row.
 
     Raises:
         ValueError: the repository or the hub is no https address.

@@ -1,4 +1,4 @@
-"""`course build`: the loop over lessons and labs, and what it prints."""
+"""`course build`: the loop over lessons and labs, and the lines that it prints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = 
 
 
 def check_all(items: Sequence[Lesson | Lab], console: Console) -> bool:
-    """Print what is wrong with the stored notebooks, running nothing, and return whether all are fine."""
+    """Print the faults of the stored notebooks, running nothing, and return whether there are none."""
     good = True
     for item in items:
         complaints = check_lab(item) if isinstance(item, Lab) else check(item)

@@ -23,13 +23,13 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
     """Execute a lesson's source and write its notebook. Returns whether the file changed.
 
     Args:
-        lesson: which.
+        lesson: the lesson to build.
         fresh: take new outputs of cells tagged `varies` too; by default they are kept, unless one of them is new.
         on_cell: called with a code cell's index in the notebook when it begins to run.
 
     Raises:
-        BuildError: the source or its outputs contain what `guards` forbids, or its header promises fewer minutes than
-            the page takes; nothing is written.
+        BuildError: the source or its outputs contain something that `guards` forbids, or the header promises fewer
+            minutes than the page takes; nothing is written.
         nbclient.exceptions.CellExecutionError: a cell raised; nothing is written.
     """
     from course_tools.author.stable import stabilise
@@ -46,7 +46,7 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
 
 
 def check(lesson: Lesson) -> list[str]:
-    """Complaints about a stored notebook, without running it: does it match its source, was it run, is it clean?"""
+    """Complaints about a stored notebook, without running it: other cells than the source, no run, unwanted outputs."""
     stored = stored_notebook(lesson.notebook)
     if stored is None:
         return ["was never built; run `course build`"]
@@ -77,7 +77,7 @@ def keep_varying(notebook: NotebookNode, stored: NotebookNode | None) -> None:
 
 
 def other_outputs(before: NotebookNode | None, after: NotebookNode | None) -> str:
-    """The first cell whose output is another one although no cell is; empty if there is none."""
+    """The first cell whose output differs although no cell does; empty if there is none."""
     if not before or not after or cells_of(before) != cells_of(after):
         return ""
     cells = zip(before.cells, after.cells, strict=True)
@@ -85,7 +85,7 @@ def other_outputs(before: NotebookNode | None, after: NotebookNode | None) -> st
 
 
 def as_text(notebook: NotebookNode) -> str:
-    """The one way in which a notebook is written to disk."""
+    """The text of a notebook as every file on disk has it."""
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 
@@ -106,22 +106,22 @@ def stored_notebook(path: Path) -> NotebookNode | None:
 
 
 def refuse(name: str, complaints: list[str]) -> None:
-    """Raise what there is to complain about.
+    """Raise all complaints as one error.
 
     Raises:
-        BuildError: there is something.
+        BuildError: there are complaints.
     """
     if complaints:
         raise BuildError(f"{name} cannot be built:\n" + "\n".join(f"  {text}" for text in complaints))
 
 
 def cells_of(notebook: NotebookNode) -> list[tuple[str, str, str, str]]:
-    """What a notebook and its source must have in common."""
+    """The parts of all cells that a notebook and its source must have in common."""
     return [(c.id, c.cell_type, c.source, json.dumps(c.metadata, sort_keys=True)) for c in notebook.cells]
 
 
 def first_difference(source: NotebookNode, stored: NotebookNode) -> str:
-    """Where the two part, as `first at 'a line'`."""
+    """The place where a source and a stored notebook part, as `first at 'a line'`."""
     pairs = zip(cells_of(source), cells_of(stored), strict=False)
     number = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(source.cells), len(stored.cells)))
     cells = source.cells if number < len(source.cells) else stored.cells

@@ -1,7 +1,7 @@
-"""Which names of a check stay when it has run: the functions that later cells read, and nothing else.
+"""The names of a check that stay when it has run: the functions that later cells read, and nothing else.
 
-A check runs in a copy of the notebook's names (`course_kit.checks.isolated_cell`), so that no answer can read what it
-expects. Students see that as a first line, `%%check`; the grader knows without it.
+A check runs in a copy of the notebook's names (`course_kit.checks.isolated_cell`), so that no answer can read the
+expected values. Students see that as a first line, `%%check`; the grader needs no such line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_tools.author.code import bound, definitions, parse, read
 from course_tools.author.marks import BEGIN_HIDDEN, MAGIC, TOPIC
 
 _read = functools.lru_cache(maxsize=1024)(read)
-"""Each check asks what all cells below it read."""
+"""Reads a cell once, although every check above asks for the names that the cell reads."""
 
 
 def kept_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> list[str]:
@@ -33,13 +33,13 @@ def kept_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _uses(source: str) -> dict[str, set[str]]:
-    """What each function, class and import of a check reads."""
+    """The names that each function, class and import of a check reads."""
     tree = parse(source)
     return {name: _read(ast.unparse(node)) for node in (tree.body if tree else []) for name in _defines(node)}
 
 
 def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[str]:
-    """Complaints about functions of a check that stay, and read what goes."""
+    """Complaints about functions of a check that stay, and read variables that go."""
     tree, kept = parse(cell.source), set(kept_names(cell, later))
     values = bound(cell.source) - bound(definitions(cell.source))
     for node in tree.body if tree else []:
@@ -49,11 +49,11 @@ def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[st
 
 
 def topic_of(cell: NotebookNode, line: int = 0) -> str:
-    """What the hidden tests of a check are about, as students read it: the comment above them, or nothing.
+    """The topic of a check's hidden tests, as students read it: the comment above them, or nothing.
 
     Args:
         cell: the check.
-        line: of its text; what the tests there are about is a part of that comment, where the cell says which.
+        line: a line of the cell's text; where marks divide the tests, their topic is a part of that comment.
     """
     above = cell.source.partition(BEGIN_HIDDEN)[0].splitlines()
     whole = " ".join(text.lstrip("# ").strip() for text in above if text.startswith("#"))
@@ -63,7 +63,7 @@ def topic_of(cell: NotebookNode, line: int = 0) -> str:
 
 
 def topic_complaints(cell: NotebookNode) -> Iterator[str]:
-    """Topics inside hidden tests that students do not read above them: feedback would tell what nobody was told."""
+    """Complaints about topics in hidden tests that the comment above lacks: students would read of them in feedback."""
     whole = topic_of(cell).casefold()
     for text in map(str.strip, cell.source.splitlines()):
         if text.startswith(TOPIC) and text.removeprefix(TOPIC).strip().casefold() not in whole:
@@ -71,7 +71,7 @@ def topic_complaints(cell: NotebookNode) -> Iterator[str]:
 
 
 def announce(cell: NotebookNode) -> None:
-    """Put the first line there that runs a check in a copy, unless it holds nothing but a comment."""
+    """Put a first line that runs a check in a copy, unless the check holds nothing but a comment."""
     source = re.sub(f"^{MAGIC}.*\n?", "", cell.source)
     kept = cell.metadata.get("course", {}).get("keeps", [])
     first = f"{MAGIC} keeps {', '.join(kept)}" if kept else MAGIC

@@ -1,4 +1,4 @@
-"""Which names a cell binds and which it reads, from its text alone."""
+"""The names that a cell binds, and those that it reads, from its text alone."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def bound(source: str) -> set[str]:
 
 
 def read(source: str) -> set[str]:
-    """Names that the cell, or a function in it, takes from outside; its own and builtins left out."""
+    """Names that the cell, or a function in it, takes from outside; the cell's own and builtins are left out."""
     return loaded(source) - bound(source) - set(dir(builtins))
 
 
 def loaded(source: str) -> set[str]:
-    """Names that the cell, or a function in it, uses as globals, whoever bound them."""
+    """Names that the cell, or a function in it, uses as globals, wherever they were bound."""
     try:
         with _no_warnings():
             table = symtable.symtable(_MAGIC.sub(r"\1pass", source), "cell", "exec")
@@ -64,7 +64,7 @@ def loaded(source: str) -> set[str]:
 
 
 def definitions(source: str) -> str:
-    """Only the imports, functions and classes of a cell: what later cells may need when it is not run again."""
+    """The imports, functions and classes of a cell: all that later cells may need when the cell is not run again."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     tree = parse(source)
     return "\n\n".join(ast.unparse(node) for node in tree.body if isinstance(node, kinds)) if tree else ""
@@ -73,7 +73,7 @@ def definitions(source: str) -> str:
 def leads_to(sources: Iterable[str]) -> dict[str, set[str]]:
     """For each name that these cells bind, the names that it is made of.
 
-    A function and a class are made of what they read; other names of what all other statements of their cell read.
+    A function and a class are made of the names that they read; others of all names in their cell's other statements.
     """
     found: dict[str, set[str]] = {}
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -87,7 +87,7 @@ def leads_to(sources: Iterable[str]) -> dict[str, set[str]]:
 
 
 def closed(names: Iterable[str], leads: Mapping[str, set[str]]) -> set[str]:
-    """These names, those that they lead to, and those that these lead to."""
+    """These names and all that they lead to, directly or through others."""
     found, waiting = set[str](), set(names)
     while waiting:
         found |= waiting
@@ -97,7 +97,7 @@ def closed(names: Iterable[str], leads: Mapping[str, set[str]]) -> set[str]:
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """What Python thinks of a student's backslashes is not for the instructor's screen."""
+    """Silence Python's warnings of a student's backslashes, which are not for the instructor's screen."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,7 +1,7 @@
-"""What a notebook must not contain, because the tools around it would let it pass in silence.
+"""Things that a notebook must not contain, because the tools around it would let them pass in silence.
 
 nbval takes a cell that was never run for a success, ignores a misspelt tag and compares no pictures; Jupyter goes on
-when a widget's callback fails. Each function returns complaints in plain words; an empty list means fine.
+when a widget's callback fails. Each function returns complaints in plain words; an empty list means a clean notebook.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def output_complaints(notebook: NotebookNode, root: Path | None = None) -> list[
 
     Args:
         notebook: an executed notebook.
-        root: the checkout; its own path is looked for as well.
+        root: the checkout, for whose path the outputs are searched, too.
     """
     complaints = _each(notebook, lambda cell: _about_outputs(cell, root))
     counts = [cell.execution_count for _, cell in _code(notebook)]
@@ -95,7 +95,7 @@ def _stale_widgets(notebook: NotebookNode) -> list[str]:
 
 def _now(widget: type | None, part: Literal["_esm", "_css"]) -> str:
     """The script or sheet that a widget's class has today."""
-    whole = getattr(widget, "text", None)  # an explorer's; not imported here, since every lab is built without one
+    whole = getattr(widget, "text", None)  # of an explorer: its class is not imported, since labs need none
     return str(whole({"_esm": "js", "_css": "css"}[part]) if callable(whole) else getattr(widget, part, ""))
 
 
@@ -109,7 +109,7 @@ def _each(notebook: NotebookNode, about: Callable[[NotebookNode], Iterator[str]]
 
 
 def first_line(cell: NotebookNode) -> str:
-    """How a cell begins, to find it by."""
+    """The first line of a cell, by which to find it."""
     lines = [line for line in cell.source.strip().splitlines() if not line.startswith(MAGIC)]
     return f"in the cell {next(iter(lines), '')[:60]!r}"
 

@@ -34,12 +34,12 @@ def build_lab(lab: Lab, *, fresh: bool = False, on_cell: Callable[[int], None] =
     The solution runs against every check, the hidden ones too, before anything is written.
 
     Args:
-        lab: which.
+        lab: the lab to build.
         fresh: take new outputs of cells tagged `varies` too; by default those of an unchanged cell are kept.
         on_cell: called with a code cell's index in the notebook when it begins to run.
 
     Raises:
-        BuildError: the source or its outputs contain what the guards forbid; nothing is written.
+        BuildError: the source or its outputs contain something that the guards forbid; nothing is written.
         nbclient.exceptions.CellExecutionError: a cell of the solution raised; nothing is written.
     """
     from course_tools.author.stable import stabilise
@@ -82,5 +82,5 @@ def check_lab(lab: Lab) -> list[str]:
 
 
 def _source_complaints(key: NotebookNode) -> list[str]:
-    """What is wrong with the lab as a whole, and with the cells as students will see them."""
+    """Faults of the lab as a whole, and of the cells as students will see them."""
     return [*lab_complaints(key), *source_complaints(student_version(key))]

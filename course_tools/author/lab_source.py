@@ -1,4 +1,4 @@
-"""From a lab's one source to its key, and from the key to what students and instructors get.
+"""From a lab's one source to its key, and from the key to the notebooks of students and instructors.
 
 The *key* holds everything: text, solutions, public checks, hidden tests. Its cells carry nbgrader's metadata, so that
 nbgrader can read each notebook that comes out of here; nbgrader's own preprocessors cut the solutions and the hidden
@@ -49,11 +49,11 @@ class Question:
     """A question of a lab.
 
     Attributes:
-        name: as in `q1`.
+        name: the question's name, as in `q1`.
         title: the heading above its first answer, without the points.
         promised: the points that the heading names, or None.
         answers: the grade_ids of the cells that students fill in.
-        checks: what earns the points.
+        checks: the cells that earn the points.
     """
 
     name: str
@@ -64,14 +64,14 @@ class Question:
 
     @property
     def points(self) -> float:
-        """What the question is worth."""
+        """The points that all checks of the question earn together."""
         return sum(check.points for check in self.checks)
 
 
 def read_lab(lab: Lab) -> NotebookNode:
     """The key of a lab: solutions, public checks and hidden tests in one notebook without outputs.
 
-    Short options of the source's cells become nbgrader's metadata: `answer="q1"` a cell that students fill in,
+    Short options of the source's cells become nbgrader's metadata: `answer="q1"` marks a cell that students fill in,
     `check="q1-values" points=10` a locked cell that earns points.
 
     Raises:
@@ -146,7 +146,7 @@ def questions(key: NotebookNode) -> list[Question]:
 
 
 def student_version(key: NotebookNode) -> NotebookNode:
-    """What students get: stubs for answers, public checks locked, hidden tests cut out."""
+    """The students' notebook: stubs for answers, public checks locked, hidden tests cut out."""
     from nbconvert.exporters.exporter import ResourcesDict
     from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions, LockCells
 
@@ -159,7 +159,7 @@ def student_version(key: NotebookNode) -> NotebookNode:
 
 
 def solution_version(key: NotebookNode) -> NotebookNode:
-    """The solved notebook: answers as they are, without marks; hidden tests, and what they printed, cut out."""
+    """The solved notebook: answers as they are, without marks; hidden tests and their outputs cut out."""
     from nbconvert.exporters.exporter import ResourcesDict
     from nbgrader.preprocessors import ClearHiddenTests
 
@@ -174,7 +174,7 @@ def solution_version(key: NotebookNode) -> NotebookNode:
 
 
 def lab_complaints(key: NotebookNode) -> Iterator[str]:
-    """What is wrong with a lab as a whole: points that do not add up, missing checks, borrowed variables."""
+    """Faults of a lab as a whole: points that do not add up, missing checks, borrowed variables."""
     found = questions(key)
     if not found:
         yield 'it has no questions: no cell is marked answer="q1"'
@@ -205,7 +205,7 @@ def _header_complaints(key: NotebookNode, found: list[Question]) -> Iterator[str
 
 
 def _borrowed_variables(key: NotebookNode) -> Iterator[str]:
-    """Variables of a check that other cells read: they are gone when it has run."""
+    """Variables of a check that other cells read: they are gone when the check has run."""
     owners: dict[str, str] = {}
     given: set[str] = set()
     code = [cell for cell in key.cells if cell.cell_type == "code"]
@@ -222,7 +222,7 @@ def _borrowed_variables(key: NotebookNode) -> Iterator[str]:
 
 
 def secret_blocks(key: NotebookNode, kinds: Sequence[str] = ("SOLUTION", "HIDDEN TESTS")) -> list[list[str]]:
-    """Solutions and hidden tests, each as its lines that say something and stand nowhere else in the lab."""
+    """Solutions and hidden tests, each as those of its lines that tell something and stand nowhere else in the lab."""
     blocks: list[tuple[str, list[str]]] = []
     given = set[str]()
     for cell in key.cells:
@@ -269,7 +269,7 @@ def _metadata(cell: NotebookNode) -> dict:
 
 
 def _tidy(notebook: NotebookNode) -> None:
-    """Leave no blank ends, and a word where a cell held nothing but hidden tests."""
+    """Strip the blank ends of cells; leave a word where a cell held nothing but hidden tests."""
     for cell in notebook.cells:
         cell.source = cell.source.rstrip()
         if is_check(cell):

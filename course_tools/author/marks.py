@@ -1,6 +1,6 @@
 """The marks in a lab's source: `### BEGIN SOLUTION`, `### BEGIN HIDDEN TESTS` and their ends.
 
-nbgrader cuts out what stands between them. A mark that it does not recognise, it passes over: then students would get
+nbgrader cuts out the lines between them, and passes over a mark that it does not recognise: then students would get
 hidden tests to read, or an answer cell without the line that says `def`. So every mark is looked at before.
 
 INSTRUCTORS.md shows the marks in a lab.
@@ -13,9 +13,9 @@ import re
 BEGIN_SOLUTION, END_SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 TOPIC = "#:"
-"""Begins a line inside hidden tests: what those below it are about, in words of the comment that students see."""
+"""Begins a line inside hidden tests: the topic of those below, in words of the comment that students see."""
 MAGIC = "%%check"
-"""The first line of a check in a notebook: `course_kit.checks.isolated_cell` runs what is below it."""
+"""The first line of a check in a notebook: `course_kit.checks.isolated_cell` runs the lines below."""
 _ALIKE = re.compile(r"^#+ *(begin|end)[ _-]*(solution|hidden)", re.I)
 
 
@@ -24,8 +24,8 @@ def check_marks(source: str, *, answer: bool, check: bool, code: bool) -> None:
 
     Args:
         source: the cell's text.
-        answer, check: whether students fill it in; whether it earns points.
-        code: whether it is a code cell. Text that students write may stand without marks: then all of it is replaced.
+        answer, check: whether students fill the cell in; whether the cell earns points.
+        code: whether this is a code cell. Text that students write may stand without marks: then all is replaced.
 
     Raises:
         ValueError: a mark is misspelt, alone, missing, or in a cell where it means nothing.

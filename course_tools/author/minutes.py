@@ -1,9 +1,9 @@
-"""How long a lesson takes: counted from its cells by one rule, and held against what its header says.
+"""The minutes of a lesson: counted from its cells by one rule, and held against the header's.
 
 Until classes have been timed: 200 words a minute, 4 seconds for a line of code, 6 minutes for a function that the
 reader writes, 5 for an explorer with its questions, 3/4 for a guess, 5 seconds for a row of a table, 1/2 for a figure.
-What is collapsed costs no minutes and is in `all_words` alone. Rows, figures and the code that `show` prints are
-counted in stored outputs: a page that was not run has none.
+Collapsed text costs no minutes and is in `all_words` alone. Rows, figures and the code that `show` prints are counted
+in stored outputs: a page that was not run has none.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _STATED = re.compile(r"^\| Time \| (?:first sitting )?(\d+) minutes(?:, second s
 
 @dataclass(frozen=True)
 class Sitting:
-    """What one sitting of a lesson asks of its reader.
+    """The demands of one sitting of a lesson on its reader.
 
     Attributes:
-        words: of prose, formulas included, collapsed answers not.
-        lines: of the page's code that are shown and not empty; collapsed solutions are not.
-        all_words: with what is collapsed.
-        tables: how often a guess, a formula and a measurement are compared.
+        words: words of prose, formulas included, collapsed answers not.
+        lines: lines of the page's code that are shown and not empty; collapsed solutions are left out.
+        all_words: the words, with collapsed ones.
+        tables: number of times that a guess, a formula and a measurement are compared.
         explorers: widgets to play with.
         turns: functions that the reader writes.
         guesses: boxes to fill.
-        rows, figures: of tables and pictures in the stored outputs.
+        rows, figures: rows of tables, and pictures, in the stored outputs.
         printed: lines of the library's code in the stored outputs that are not empty.
     """
 
@@ -56,7 +56,7 @@ class Sitting:
 
     @property
     def minutes(self) -> float:
-        """By the rule of this module."""
+        """Minutes by the rule of this module."""
         code = LINE_MIN * (self.lines + self.printed)
         read = WORD_MIN * self.words + code + ROW_MIN * self.rows + FIGURE_MIN * self.figures
         return read + TURN_MIN * self.turns + EXPLORER_MIN * self.explorers + GUESS_MIN * self.guesses
@@ -102,7 +102,7 @@ def _full_lines(code: str) -> int:
 
 
 def stated(cells: Iterable[NotebookNode]) -> list[int]:
-    """The minutes of each sitting as the header has them; empty where it says nothing."""
+    """The minutes of each sitting as the header has them; empty for a header without minutes."""
     header = next((cell.source for cell in cells if cell.cell_type == "markdown"), "")
     match = _STATED.search(header)
     return [int(minutes) for minutes in match.groups() if minutes] if match else []

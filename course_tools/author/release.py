@@ -1,4 +1,4 @@
-"""`course release`: what students get, as a folder and a zip, after looking for anything that they must not see.
+"""`course release`: the students' copy, as a folder and a zip, after a search for anything that they must not see.
 
 INSTRUCTORS.md explains it.
 """
@@ -58,9 +58,9 @@ def release_course(
     Args:
         root: the checkout.
         destination: a folder that does not exist yet.
-        labs: which labs go along.
-        console: told how much was written.
-        term: draws the labs' numbers, and is remembered for `course grade`; empty for the published ones.
+        labs: the labs that go along.
+        console: gets a line with the size of the release.
+        term: name that draws the labs' numbers, and is kept for `course grade`; empty for the published ones.
         force: replace a folder that exists, if it is an earlier release.
 
     Raises:
@@ -95,7 +95,7 @@ def release_course(
 
 
 def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
-    """What students must not see in files that they are to get: marks, a lab's own secrets line by line, copies.
+    """Complaints about files for students that hold marks, secrets of a lab line by line, or copies of several.
 
     A single line of another lab may stand anywhere (two labs may both say `return result`); several in a row may not.
 
@@ -135,7 +135,7 @@ def _check_destination(root: Path, destination: Path, archive: Path, *, force: b
 
 
 def students_files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:
-    """What students get, as paths in the checkout."""
+    """The files that students get, as paths in the checkout."""
     yield from (Path(name) for name in FILES if (root / name).is_file())
     folders = [root / name for name in FOLDERS] + [lab.notebook.parent for lab in labs]
     for folder in folders:
@@ -148,7 +148,7 @@ def students_files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:
 
 
 def _without_dead_links(path: Path, content: bytes, files: dict[Path, bytes]) -> bytes:
-    """A page whose links to files that students do not get have become plain words."""
+    """The content of a page in which links to files that students do not get have become plain words."""
 
     def words(link: re.Match[str]) -> str:
         return link[0] if Path(os.path.normpath(path.parent / link[2])) in files else link[1]
@@ -157,7 +157,7 @@ def _without_dead_links(path: Path, content: bytes, files: dict[Path, bytes]) ->
 
 
 def _all_of(labs: Sequence[Lab]) -> list[Lab]:
-    """Every lab of the course that these belong to: nobody may see the solution of a lab that comes later, either."""
+    """Every lab of the course that these belong to: the solution of a lab that comes later must stay hidden, too."""
     return [replace(lab, term=labs[0].term) for lab in all_labs(labs[0].root)] if labs else []
 
 
@@ -175,7 +175,7 @@ def _write_folder(folder: Path, files: dict[Path, bytes]) -> None:
 
 
 def _write_zip(target: Path, name: str, files: dict[Path, bytes]) -> None:
-    """The same bytes for the same files: no dates, sorted."""
+    """Write a zip, the same bytes for the same files: no dates, sorted."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(files):
             archive.writestr(zipfile.ZipInfo(f"{name}/{path.as_posix()}", _EPOCH), files[path], zipfile.ZIP_DEFLATED)

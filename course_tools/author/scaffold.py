@@ -1,7 +1,7 @@
-"""`course new`: the files of a lesson and its lab, small, and all of them work; from there on the author replaces.
+"""`course new`: the files of a lesson and its lab, small, and all of them work; the author replaces them one by one.
 
-The texts are in `templates/`. What they make is one whole lesson about sharing `n` items among ranks: it builds, its
-tests pass, and its known-wrong answers lose their points. CONTRIBUTING.md explains it.
+The texts are in `templates/`. They make one whole lesson about sharing `n` items among ranks: the lesson builds, its
+tests pass, and its known-wrong answers lose their points. CONTRIBUTING.md explains the way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGES = ("numerics", "model", "data", "collectives", "train", "pipeline", "parallel", "offload", "predict")
-"""Where a lesson's library module may live: the rooms of `course_lib`."""
+"""The rooms of `course_lib`, in any of which a lesson's library module may live."""
 LONGEST = 30
 """Letters in a topic: longer ones would not leave the templates' lines within 120 columns."""
 
@@ -75,12 +75,12 @@ class Plan:
 
     @property
     def topic(self) -> str:
-        """What the modules are called, as in `tensor_parallelism`."""
+        """The name that the modules get, as in `tensor_parallelism`."""
         return self.name[3:]
 
     @property
     def words(self) -> dict[str, str]:
-        """What the templates put in."""
+        """The words that the templates put in, by placeholder."""
         words = self.topic.split("_")
         return {
             "name": self.name,
@@ -108,7 +108,7 @@ def new_lesson(plan: Plan) -> list[Path]:
     """Write the files of a lesson and put its row into README's table of lessons.
 
     Returns:
-        What was written, as paths in the checkout; README.md is the last.
+        The files that were written, as paths in the checkout; README.md is the last.
 
     Raises:
         ValueError: a file is there already, or README has no table of lessons; then nothing is written.
@@ -124,7 +124,7 @@ def new_lesson(plan: Plan) -> list[Path]:
 
 
 def _with_row(readme: str, plan: Plan) -> str:
-    """README's text with the lesson in its table, where its number belongs."""
+    """README's text with the lesson in its table, at the place of the lesson's number."""
     rows = list(re.finditer(r"^\| \[(\d\d)\]\(lessons/.*\n", readme, re.MULTILINE))
     if not rows:
         raise ValueError(
@@ -135,5 +135,5 @@ def _with_row(readme: str, plan: Plan) -> str:
 
 
 def _imports(lines: Sequence[str]) -> str:
-    """Import lines in the order that ruff wants; it depends on the names."""
+    """Import lines in the order that ruff wants, which depends on the names."""
     return "\n".join(sorted(lines))

@@ -53,7 +53,7 @@ def read_source(lesson: Lesson) -> NotebookNode:
 
 
 def _metadata(tags: list[str]) -> dict:
-    """Of a cell with these tags. JupyterLab hides its text by one key, Colab by another; VS Code knows neither."""
+    """Metadata of a cell with these tags. One key hides the cell in JupyterLab, another in Colab, none in VS Code."""
     collapsed = {"cellView": "form", "jupyter": {"source_hidden": True}} if "solution" in tags else {}
     return collapsed | ({"tags": tags} if tags else {})
 
@@ -93,7 +93,7 @@ def tags_of(cell: NotebookNode) -> list[str]:
 
 
 def repository_url(root: Path) -> str:
-    """Where the course is published, from pyproject.toml."""
+    """The address at which the course is published, from pyproject.toml."""
     return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"].rstrip("/")
 
 

@@ -1,7 +1,7 @@
-"""Make an executed notebook the same to the byte, whoever ran it and when.
+"""Make an executed notebook the same to the byte, on every machine and at any time.
 
-Without this, each run leaves its own widget ids, memory addresses, process ids and folders in the file, and no diff
-would ever be empty.
+Without this module, each run leaves its own widget ids, memory addresses, process ids and folders in the file, and no
+diff would ever be empty.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def stabilise(notebook: NotebookNode, name: str, root: Path) -> NotebookNode:
     """A copy of an executed notebook without anything that differs between two runs.
 
     Args:
-        notebook: as nbclient left it.
-        name: the lesson's name; it seeds the new widget ids.
+        notebook: the notebook as nbclient left it.
+        name: the lesson's name, which seeds the new widget ids.
         root: the checkout, whose path is cut from tracebacks.
     """
     for cell in notebook.cells:
@@ -50,7 +50,7 @@ def stabilise(notebook: NotebookNode, name: str, root: Path) -> NotebookNode:
 
 
 def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """One output per stream, at the place of its first; how prints are cut into messages is a matter of luck."""
+    """Merge the outputs of each stream at the first one's place: the cut of prints into messages depends on luck."""
     merged: list[NotebookNode] = []
     streams: dict[str, NotebookNode] = {}
     for output in outputs:
@@ -64,7 +64,7 @@ def merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def _cut_paths(outputs: list[NotebookNode], root: Path) -> None:
-    """Shorten the file names in tracebacks: to the checkout's folder, to the package, to the standard library."""
+    """Shorten the file names in tracebacks to paths in the checkout, in a package, in the standard library."""
     folders = [str(root), sysconfig.get_path("stdlib"), sys.prefix]
     folders += ["~" + folder.removeprefix(str(Path.home())) for folder in folders]  # as IPython writes them
     known = "|".join(re.escape(folder) for folder in sorted(folders, key=len, reverse=True))

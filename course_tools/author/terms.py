@@ -6,9 +6,9 @@ A lab's source names them in a cell of its own, in capitals that begin with `TER
     TERM_BLOCK = (32, 16, 64)
     TERM_BITS = f"{4 + 8 / TERM_BLOCK:g}"
 
-A tuple is a choice: the number of the published course, then those of which the term's name draws one. Whatever else
-stands there is computed from what stands above it. Wherever a name stands in the source, in text, code or a caption,
-the notebooks have its number.
+A tuple is a choice: the number of the published course, then those of which the term's name draws one. Any other value
+is computed from the lines above it. Wherever a name stands in the source, in text, code or a caption, the notebooks
+have its number.
 
 INSTRUCTORS.md explains `course release --term`.
 """
@@ -44,7 +44,7 @@ def with_numbers(cells: list[NotebookNode], lab: Lab) -> list[NotebookNode]:
 
 
 def _drawn(source: str, lab: Lab) -> dict[str, object]:
-    """What a cell `# %% term=true` binds in this term. The cell is the author's own and is run."""
+    """The names that a cell `# %% term=true` binds in this term. The cell, which the author wrote, is run."""
     scope: dict[str, object] = {}
     for statement in ast.parse(source).body:
         match statement:
@@ -60,7 +60,7 @@ def _drawn(source: str, lab: Lab) -> dict[str, object]:
 
 
 def keep_term(root: Path, term: str) -> None:
-    """Remember the term of what was handed out last; `course grade` asks for it."""
+    """Keep the term of the last release, for `course grade`."""
     if term:
         _place(root).write_text(term + "\n", "utf-8")
     else:
@@ -68,7 +68,7 @@ def keep_term(root: Path, term: str) -> None:
 
 
 def kept_term(root: Path) -> str:
-    """The term of what was handed out last; empty for the numbers of the published course."""
+    """The term of the last release; empty for the numbers of the published course."""
     return _place(root).read_text("utf-8").strip() if _place(root).is_file() else ""
 
 

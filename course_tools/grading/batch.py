@@ -1,4 +1,4 @@
-"""`course grade`: what is said while a batch is graded, and at its end.
+"""`course grade`: the lines that are printed while a batch is graded, and at its end.
 
 INSTRUCTORS.md explains the command.
 """
@@ -41,18 +41,18 @@ def grade_lab(
     carry_errors: bool = False,
     executor: Any = None,
 ) -> int:
-    """Grade all submissions, show how far it is, write results and reports, and return the exit code.
+    """Grade all submissions, show progress, write results and reports, and return the exit code.
 
-    The reports are about everyone who has a result in `out`: who was graded earlier keeps a row. Adjustments that
-    `course feedback` has put on results in `out` are put on these, too.
+    The reports are about everyone who has a result in `out`: a student who was graded earlier keeps a row. Adjustments
+    that `course feedback` has put on results in `out` are put on these, too.
 
     Args:
         lab: the lab, with its source.
         where: folder or zip of submissions.
         out: gets `results/` and the reports.
-        limits: of one submission.
+        limits: the limits of one submission.
         console: where to print.
-        jobs: how many at a time.
+        jobs: number of submissions at a time.
         resume: keep results of an earlier run that still hold.
         carry_errors: let a wrong answer cost later questions, too, instead of judging those with a right version.
         executor: where to grade, if not in threads here.
@@ -66,7 +66,7 @@ def grade_lab(
     if (rules := Rules.kept(out)).file:
         read_adjustments(rules.file)  # better a complaint now than after an hour
     key = read_lab(lab)
-    if carry_errors:  # in the lab that results are of: `resume` keeps none of the other kind
+    if carry_errors:  # a part of the digested lab: `resume` keeps no results of the other kind
         key.metadata["course"]["carry_errors"] = True
     submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)
     done: list[Result] = []
@@ -89,7 +89,7 @@ def grade_lab(
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """`kill` is taken for Ctrl-C, which a batch in the background does not hear: plain kernels would outlive it."""
+    """Take `kill` for Ctrl-C, which a batch in the background does not hear: plain kernels would outlive the batch."""
     if threading.current_thread() is not threading.main_thread():  # handlers are set in the main thread only
         yield
         return
@@ -102,7 +102,7 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _results_are_safe(out: Path) -> Iterator[None]:
-    """Adjustments that cannot be meant cost no grading; say how to go on."""
+    """Add the way to go on to the error of adjustments that cannot be meant: the results are kept."""
     try:
         yield
     except ValueError as problem:
@@ -122,7 +122,7 @@ def make_limits(wall_s: float, cell_s: float, memory_gib: float, processes: int,
 
 @contextlib.contextmanager
 def _progress(name: str, total: int, done: list[Result], console: Console) -> Iterator[Callable[[Result], None]]:
-    """A bar; what it yields takes each result as it comes, into `done`, and prints those that deserve a line."""
+    """A bar; the yielded function takes each result as it comes, into `done`, and prints those that deserve a line."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     left = (TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, *left, console=console, transient=True) as progress:

@@ -1,4 +1,4 @@
-"""What the grader makes of a cell: the text that it runs, and whose cell it is."""
+"""Cells as the grader sees them: the text that is run for each, and whether a student wrote it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from course_tools.author.lab_source import is_answer, is_check
 from course_tools.author.marks import BEGIN_HIDDEN, END_HIDDEN
 
 GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard'])"
-"""How a kernel names the module that looks after the checks."""
+"""The expression with which a kernel names the module that guards the checks."""
 
 
 _ISOLATED = "__import__('course_kit.checks.isolated_cell', fromlist=['run'])"
 
 FAILED_LINE = f"raise LookupError({_ISOLATED}.failed_line)"
-"""Says which line of the check that has just failed did."""
+"""Raises the number of the line at which the check that has just failed did so."""
 
 
 def first_line(cell: NotebookNode) -> str:
-    """The first line of a cell that is no comment: by that one finds it in one's own notebook."""
+    """The first line of a cell that is no comment, by which students find the cell in their own notebooks."""
     lines = (line.strip() for line in cell.source.splitlines())
     return next((line for line in lines if line and not line.startswith(("#", "%"))), "")
 
 
 def source_of(cell: NotebookNode) -> str:
-    """A cell's text, and for the lab's own cells the line that remembers what it has bound."""
+    """A cell's text, and for the lab's own cells the line that remembers the names that the cell has bound."""
     own_language = cell.source.startswith("%%")
     return cell.source if own_language or is_students(cell) else f"{cell.source}\n{remember(cell)}"
 
@@ -45,14 +45,14 @@ def stopped(name: str) -> str:
 
 
 def remember(cell: NotebookNode) -> str:
-    """The line that remembers what a cell of the lab has bound."""
+    """The line that remembers the names that a cell of the lab has bound."""
     binds = list(cell.metadata.get("course", {}).get("binds", []))
     names = [name for name in binds if name in kept(cell)] if is_check(cell) else binds
     return f"{GUARD}.the_guard().given({names!r})" if names else ""
 
 
 def last_line(number_once: str) -> str:
-    """An assert that must fail, and does so with a number that no answer knows."""
+    """An assert that must fail, with a number that no answer knows."""
     return f"assert not {GUARD}.the_guard().sound({number_once!r}), {number_once!r}"
 
 

@@ -1,4 +1,4 @@
-"""Where submissions are graded: threads of this process, or the workers of a Dask cluster.
+"""The places in which submissions are graded: threads of this process, or the workers of a Dask cluster.
 
 Both give back futures with `result`, `cancel` and `add_done_callback`. INSTRUCTORS.md
 explains the clusters.
@@ -26,8 +26,8 @@ class DaskExecutor:
     """Submit to a cluster, as to `concurrent.futures`.
 
     A submission whose worker is lost is given to another one, by Dask itself, and given up with `KilledWorker` after a
-    few. Dask suspects every task that the lost worker had, so that a deadly submission takes innocent ones with it:
-    each that is given up has a second chance, when no other of those is running.
+    few. Dask suspects every task that the lost worker had, so that a deadly submission takes innocent ones along: each
+    that is given up has a second chance, while no other second chance is running.
     """
 
     def __init__(self, client: Any) -> None:
@@ -40,7 +40,7 @@ class DaskExecutor:
         return self._waiting.submit(self._run, fn, args)
 
     def close(self) -> None:
-        """Start nothing more; what runs is given up when the client closes."""
+        """Start nothing more; running submissions are given up when the client closes."""
         self._waiting.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, fn: Callable, args: tuple) -> Any:
@@ -55,15 +55,15 @@ class DaskExecutor:
 
 @contextlib.contextmanager
 def open_executor(name: str, jobs: int) -> Iterator[ThreadPoolExecutor | DaskExecutor]:
-    """What runs the submissions, for as long as the block runs.
+    """Open the executor of the submissions, for as long as the block runs.
 
     Args:
         name: `local`, or `dask://HOST:PORT` of a scheduler.
-        jobs: how many at a time, for `local`. On a cluster the number of its workers' threads decides.
+        jobs: number of submissions at a time, for `local`. On a cluster the number of the workers' threads decides.
 
     Raises:
-        ValueError: nothing is known by that name, no scheduler or worker answers, or a worker has no course or another
-            version of it.
+        ValueError: the name is unknown, no scheduler or worker answers, or a worker lacks the course or has another
+            version of the course.
     """
     if name == "local":
         with ThreadPoolExecutor(jobs) as pool:
@@ -81,7 +81,7 @@ def open_executor(name: str, jobs: int) -> Iterator[ThreadPoolExecutor | DaskExe
 
 
 def fingerprint() -> str:
-    """The course's version and the SHA-256 of its code: machines that agree in it grade alike."""
+    """The course's version and the SHA-256 of its code: machines with the same fingerprint grade alike."""
     digest = hashlib.sha256()
     for root in folders():
         for path in sorted(root.rglob("*.py")):
@@ -101,7 +101,7 @@ def _connect(address: str) -> Any:
 
 
 def _check_workers(client: Any) -> None:
-    """Every worker must have this very course: an older check would give other points."""
+    """Raise unless every worker has this very course: an older check would give other points."""
     try:
         client.wait_for_workers(1, timeout=_WAIT_S)
     except TimeoutError:

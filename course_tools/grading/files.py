@@ -10,5 +10,5 @@ def write_text(path: Path, text: str, encoding: str = "utf-8") -> None:
     """Write a file whole or not at all; line ends stay as they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding, errors="backslashreplace", newline="")  # half a surrogate pair ends no batch
+    partial.write_text(text, encoding, errors="backslashreplace", newline="")  # a lone surrogate ends no batch
     os.replace(partial, path)

@@ -37,7 +37,7 @@ _NAP_S = 0.5
 
 
 class Executor(Protocol):
-    """Whatever runs functions elsewhere: threads, processes, a cluster."""
+    """Anything that runs functions elsewhere: threads, processes, a cluster."""
 
     def submit(self, fn: Callable, /, *args: Any) -> Any:
         """Start `fn(*args)`; returns a future with `result`, `cancel` and `add_done_callback`."""
@@ -45,12 +45,12 @@ class Executor(Protocol):
 
 
 def grade_one(key_text: str, submission: Submission, limits: Limits) -> Result:
-    """Grade one submission. Never raises because of what was handed in.
+    """Grade one submission. Never raises because of its content.
 
     Args:
         key_text: the whole lab as a notebook's JSON, with solutions and hidden tests.
-        submission: what was handed in.
-        limits: what it may use.
+        submission: the submission of one student.
+        limits: the limits of the submission.
     """
     start = time.monotonic()
     key = _read_key(key_text)
@@ -93,16 +93,16 @@ def grade_batch(
     executor: Executor | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
-    """Grade many, and write each result to `folder/STUDENT.json` as soon as it is there.
+    """Grade many submissions, and write each result to `folder/STUDENT.json` as soon as it is there.
 
-    What a busy machine stopped, and what the grader itself failed on (a kernel that did not start), is graded once more
-    when all others are done, one at a time.
+    Submissions that a busy machine stopped, or on which the grader itself failed (a kernel that did not start), are
+    graded once more when all others are done, one at a time.
 
     Args:
         key_text, limits: as in `grade_one`.
-        submissions: what was handed in.
-        folder: where results are kept. Each replaces an older one of that student when it is ready, not before.
-        jobs: how many at a time, if there is no executor.
+        submissions: the submissions of a batch.
+        folder: folder of the results. Each replaces an older one of that student when it is ready, not before.
+        jobs: number of submissions at a time, if there is no executor.
         resume: take results that are there already, if submission and lab are still the same.
         executor: where to run; default: threads, which only wait for kernels.
         on_result: called with each result, old or new, in this thread.
@@ -133,7 +133,7 @@ def grade_batch(
             if result.decided:
                 on_result(result)
         for student in [name for name, result in results.items() if not result.decided]:  # one at a time
-            with contextlib.suppress(concurrent.futures.BrokenExecutor):  # its workers are gone: then it stays so
+            with contextlib.suppress(concurrent.futures.BrokenExecutor):  # no workers: the result stays undecided
                 next(graded([student]))
             on_result(results[student])
     except BaseException:
@@ -149,7 +149,7 @@ def grade_batch(
 
 
 def digest_of(key_text: str, submission: Submission) -> str:
-    """SHA-256 of the lab and of what was handed in."""
+    """SHA-256 of the lab and of the submission."""
     parts = (key_text.encode(), submission.data, submission.problem.encode())
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
@@ -164,7 +164,7 @@ def _as_completed(futures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _next(done: queue.SimpleQueue[tuple[str, Any]]) -> tuple[str, Any]:
-    """The next that is done, in short naps: one nap is not ended by a Ctrl-C that comes as the nap begins."""
+    """Wait for the next one that is done, in short naps: a Ctrl-C that comes as a nap begins does not end that nap."""
     while True:
         with contextlib.suppress(queue.Empty):
             return done.get(timeout=_NAP_S)
@@ -175,7 +175,7 @@ def _put(done: queue.SimpleQueue, student: str, future: Any) -> None:
 
 
 def _result_of(future: Any, key_text: str, submission: Submission) -> Result:
-    """What came back; a worker that was lost on the way is a result, too."""
+    """The result that came back; a worker that was lost on the way makes one, too."""
     try:
         return future.result()
     except Exception as problem:
@@ -200,7 +200,7 @@ def _read_key(key_text: str) -> NotebookNode:
 
 
 def _blank(key: NotebookNode, submission: Submission, digest: str) -> Result:
-    """No points, nothing run."""
+    """A result without points, of which nothing was run."""
     checks = [check for question in questions(key) for check in question.checks]
     rows = tuple(CheckResult(c.question, c.grade_id, 0.0, c.points, c.hidden, NOT_RUN) for c in checks)
     return Result(

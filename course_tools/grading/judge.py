@@ -1,13 +1,13 @@
-"""From a rebuilt notebook to points: a run with the student's answers, and a second for what uses one that failed.
+"""From a rebuilt notebook to points: a run with the student's answers, and a second for checks that use a failed one.
 
-A fault costs its own question. A check that failed and that leads to an answer of an earlier question which failed,
-runs again with a right version in its place: the solution's, executed behind the last check of that question. What the
-student passed stays passed. `course grade --carry-errors` leaves the second run out.
+A fault costs its own question. A check that failed, and that leads to an answer of an earlier question which failed,
+runs again with a right version of that answer: the solution's, executed behind the last check of its question. A check
+that the student passed stays passed. `course grade --carry-errors` leaves the second run out.
 
 The second run has a kernel of its own, when those of the first are gone. An answer can read the right version there.
-Nothing that is said there is kept, no message and no note: only whether a check holds.
+No message and no note of the second run is kept: only whether a check holds.
 
-INSTRUCTORS.md says what instructors see of it.
+INSTRUCTORS.md shows the part of it that instructors see.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOST = (FAILED, TIMEOUT, DIED)
 
 @dataclass
 class Outcome:
-    """What was found: a row for each check, a status of the whole, and notes."""
+    """The findings: a row for each check, a status of the whole, and notes."""
 
     checks: list[CheckResult]
     status: str = GRADED
@@ -53,8 +53,8 @@ def judge(notebook: NotebookNode, limits: Limits, isolation: str) -> Outcome:
 
     Args:
         notebook: from `rebuild`; `carry_errors` in its `metadata.course`: wrong answers may cost later questions, too.
-        limits: what the whole may use, a second run included.
-        isolation: see `sandbox`.
+        limits: the limits of the whole, a second run included.
+        isolation: see `sandbox.processes`.
     """
     run = Run(notebook, limits, isolation)
     runs = [run]
@@ -84,8 +84,8 @@ class SecondRun(Run):
     """Runs the checks that failed and that lead to an earlier question's answer, with right versions of failed ones.
 
     Args:
-        notebook: as the first run had it.
-        first: that run, ended. What did not end in time there is not waited for again, unless it is judged again.
+        notebook: the notebook of the first run.
+        first: the first run, ended. An answer that did not end in time there is not awaited, unless judged again.
     """
 
     def __init__(self, notebook: NotebookNode, first: Run) -> None:
@@ -104,7 +104,7 @@ class SecondRun(Run):
         self._cells = self._cells[: last + 1]
 
     def row(self, row: CheckResult) -> CheckResult:
-        """What becomes of a row of the first run: its points if the check holds now, else a word that it does not."""
+        """Return a row of the first run, with its points if the check holds now, else with a word that it does not."""
         again = self.rows.get(row.check)
         if row.check not in self._judged or again is None:
             return row
@@ -114,7 +114,7 @@ class SecondRun(Run):
         return replace(row, message=row.message + too) if row.message else row
 
     def findings(self) -> Iterator[str]:
-        """For each question that was judged again: with what, why, and what it changed."""
+        """A note for each question that was judged again: the right versions, the reason, and the points gained."""
         for question in dict.fromkeys(self._asked[name].question for name in self._judged):
             checks = [name for name in self._judged if self._asked[name].question == question]
             names = set[str]().union(*(self._judged[name] for name in checks))
@@ -123,10 +123,10 @@ class SecondRun(Run):
             change = f"{gained:g} points more" if gained else "no more points"
             yield f"{question}: {JUDGED_AGAIN} {_and(names)}, since yours failed {_and(failed)}: {change}"
 
-    # --- what is judged again ----------------------------------------------------------------------------------------
+    # --- checks that are judged again --------------------------------------------------------------------------------
 
     def _doubtful(self) -> Iterator[str]:
-        """Checks that failed, of questions that are answered, and lead to an earlier question of which one failed."""
+        """Checks that failed, belong to answered questions, and lead to an earlier question of which a check failed."""
         answered = {_question_of(cell) for cell in self._cells if _about(cell).get("answered")}
         lost = [name for name, row in self._first.items() if row.outcome in _LOST]
         owners = dict.fromkeys(self._asked[name].question for name in lost)
@@ -141,7 +141,7 @@ class SecondRun(Run):
         return closed(read(check.source), self._leads) & names
 
     def _names(self, question: str) -> set[str]:
-        """What the right answers of a question bind."""
+        """The names that the right answers of a question bind."""
         return set[str]().union(*map(bound, self._right(question)))
 
     def _right(self, question: str) -> list[str]:
@@ -150,7 +150,7 @@ class SecondRun(Run):
         return [_about(cell).get("right", "") for cell in answers if cell.cell_type == "code"]
 
     def _failed(self, question: str) -> list[str]:
-        """The checks of a question that failed, in this run if they were judged again."""
+        """The checks of a question that failed; one that was judged again counts by this run."""
         rows = [self.rows.get(name, row) for name, row in self._first.items() if row.question == question]
         return [row.check for row in rows if row.outcome != PASSED]
 
@@ -184,7 +184,7 @@ class SecondRun(Run):
         self._put(number)
 
     def _put(self, number: int) -> None:
-        """Right versions where they belong: behind the last check of their question, and whatever binds them anew."""
+        """Run right versions behind the last check of their question and each student's cell that binds them anew."""
         cell, kernel = self._cells[number], self._kernel
         for question in self._wrong:
             last = self._last_check[question]
@@ -195,7 +195,7 @@ class SecondRun(Run):
 
 
 def _lasting(cell: NotebookNode) -> str:
-    """What of a cell later ones can use: of a check its functions, for its variables are gone when it has run."""
+    """The text of a cell that later ones can use: of a check only the functions, as variables go when it has run."""
     return definitions(cell.source) if is_check(cell) else cell.source
 
 

@@ -1,9 +1,9 @@
 """One submission from its rebuilt notebook to points: cell by cell through untrusted kernels.
 
 Hidden tests are never on a disk of the sandbox; a kernel sees a check's text when that check runs. A kernel that dies
-or hangs costs the question that it was at. The next one gets the given cells and the answers again, and of earlier
-checks only the functions that they define. An answer that did not end in time is not waited for again: whatever calls
-its functions later gets an error at once.
+or hangs costs the question that it was at. The next kernel gets the given cells and the answers again, and of earlier
+checks only the functions that they define. An answer that did not end in time is not waited for again: any later call
+of its functions raises an error at once.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class TamperedError(Exception):
 
 
 class Run:
-    """The state of one run: which kernel there is, which cells it has seen, which questions are lost.
+    """The state of one run: the kernel, the cells that it has seen, the questions that are lost.
 
     Args:
         notebook: from `rebuild`.
-        limits: what the whole may use.
-        isolation: see `sandbox`.
+        limits: the limits of the whole.
+        isolation: see `sandbox.processes`.
     """
 
     def __init__(self, notebook: NotebookNode, limits: Limits, isolation: str) -> None:
@@ -78,7 +78,7 @@ class Run:
             self._kernel = None
 
     def all_cells(self) -> None:
-        """Every cell in order, until the time is up."""
+        """Run every cell in order, until the time is up."""
         last = max((number for number, cell in enumerate(self._cells) if is_check(cell)), default=-1)
         try:
             for number, cell in enumerate(self._cells[: last + 1]):
@@ -111,7 +111,7 @@ class Run:
         return self._kernel
 
     def _start(self, kernel: Kernel) -> None:
-        """The first cell of a kernel, before any code of a student."""
+        """Run the first cell of a kernel, before any code of a student."""
         source = f"__import__('course_kit.checks.check')\n{GUARD}.start(get_ipython())"
         try:
             reply = kernel.run(source, silent=True, limit_s=_START_S)
@@ -132,7 +132,7 @@ class Run:
                 self._stop(kernel, self._question(number))
 
     def _ended(self, end: KernelEnded, number: int) -> None:
-        """Take note of a kernel that ended in a cell that is no check; it will not run again."""
+        """Take note of a kernel that ended in a cell that is no check; the cell will not run again."""
         self._kernel = None
         if end.reason == kernels.WALL:
             raise end
@@ -160,7 +160,7 @@ class Run:
     # --- cells -----------------------------------------------------------------------------------------------------
 
     def _prepare(self, number: int) -> None:
-        """A given cell, an answer, or a cell that a student added: errors are the checks' business, not ours."""
+        """Run a given cell, an answer, or a cell that a student added: errors are the checks' business, not ours."""
         cell = self._cells[number]
         kernel = self._ready(number)
         question = self._question(number)
@@ -172,7 +172,7 @@ class Run:
             self._ended(end, number)
             return
         if reply.late:
-            self._dead_cells.add(number)  # once is enough
+            self._dead_cells.add(number)  # it need not run out of time twice
             self.notes.append(f"{question or 'a given cell'}: a cell was stopped after {self._limits.cell_s:g} s")
             if not is_students(cell):
                 self._lose_shown(number, TIMEOUT, f"the cell above it did not end within {self._limits.cell_s:g} s")
@@ -211,8 +211,8 @@ class Run:
         self.rows[check.grade_id] = replace(self._verdict(check, reply, number_once), topic=topic)
 
     def _topic(self, kernel: Kernel, cell: NotebookNode) -> str:
-        """What those of a check's hidden tests are about that have just failed. (The number comes from the kernel; what
-        it can choose among stands in the students' notebook.)"""
+        """The topic of those of a check's hidden tests that have just failed. (The number comes from the kernel, which
+        can choose only among topics that stand in the students' notebook.)"""
         reply = kernel.run(FAILED_LINE, silent=True)
         return topic_of(cell, int(reply.text)) if re.fullmatch(r"\d{1,6}", reply.text, re.ASCII) else ""
 
@@ -237,7 +237,7 @@ class Run:
         return row_of(check, FAILED, "" if check.hidden else self._clean(message))
 
     def _canary(self, kernel: Kernel) -> None:
-        """Once more at the end, without anything of ours in the kernel: an assert that must fail."""
+        """Run an assert that must fail, once more at the end, without anything of ours in the kernel."""
         number_once = secrets.token_hex(16)
         reply = kernel.run(f"assert 1 == 2, {number_once!r}", silent=True)
         if (reply.error, reply.text) != ("AssertionError", number_once):
@@ -255,16 +255,16 @@ class Run:
         return ""
 
     def _stop(self, kernel: Kernel, question: str) -> None:
-        """The functions of an answer that did not end in time raise an error from now on."""
+        """Let the functions of an answer that did not end in time raise an error from now on."""
         self._endless.add(question)
         texts = [cell.source for n, cell in enumerate(self._cells) if is_answer(cell) and self._question(n) == question]
         names = sorted(set().union(*map(defined, texts)))
         kernel.run("\n".join(map(stopped, names)), silent=True)
 
     def _lose_shown(self, number: int, outcome: str, message: str) -> None:
-        """A given cell shows what an answer does, and a check of that would wait as long: its question is lost.
+        """Give up the question of a given cell that ended its kernel or ran out of time: its checks would wait as long.
 
-        Once a question is lost, such a cell may have called that one's answer. Then the checks decide.
+        With another question lost already, the cell may have called that one's answer. Then the checks decide.
         """
         if not self._lost:
             self._lose(self._question(number), outcome, message)
@@ -273,7 +273,7 @@ class Run:
         self._lost.setdefault(question, (outcome, message))
 
     def _show(self, kernel: Kernel, cell: NotebookNode) -> Reply:
-        """Run a cell that the kernel counts: in a message it is "cell [5]"."""
+        """Run a cell that the kernel counts: messages call it "cell [5]"."""
         self._shown.append(cell)
         return kernel.run(source_of(cell))
 
@@ -294,6 +294,6 @@ class Run:
 
 
 def row_of(check: Check, outcome: str, message: str = "", *, points: float = 0.0) -> CheckResult:
-    """A row of the result; what a hidden check said stays here."""
+    """A row of the result, without the message of a hidden check that failed."""
     message = "" if check.hidden and outcome == FAILED else message
     return CheckResult(check.question, check.grade_id, points, check.points, check.hidden, outcome, message)

@@ -1,4 +1,4 @@
-"""`course site`: write what Sphinx reads, run it, and refuse a site with a leak, a dead link or another host.
+"""`course site`: write Sphinx's sources, run it, and refuse a site with a leak, a dead link or another host.
 
 Why Sphinx with MyST-NB, and not Jupyter Book 2: where a page of the latter (2.1.7) has a stored widget, it says that "a
 Jupyter kernel connection is required" (mystmd's issue 449 and myst-theme's 428, both open in November 2026), and its
@@ -93,14 +93,14 @@ def build_site(
 
     Args:
         root: the checkout.
-        lessons: which lessons get a page.
-        labs: which labs get one.
+        lessons: the lessons that get a page.
+        labs: the labs that get one.
         destination: the folder; an earlier site in it is replaced.
-        console: told how far it is.
-        library: whether the library's reference is on it, which takes most of the time.
+        console: gets a line for each phase.
+        library: whether the library's reference, which takes most of the time, is on the site.
 
     Returns:
-        the seconds of each phase.
+        The seconds of each phase.
 
     Raises:
         ValueError: Sphinx is not installed, a notebook has no outputs, `destination` holds something else, or the pages
@@ -134,10 +134,10 @@ def build_site(
 
 
 def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
-    """Sphinx over `folder`/source.
+    """Run Sphinx over `folder`/source.
 
     Raises:
-        ValueError: it warned; the message holds its words.
+        ValueError: Sphinx warned; the message holds the warnings.
     """
     from sphinx.application import Sphinx
     from sphinx.util.console import strip_colors
@@ -148,7 +148,7 @@ def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
     said = io.StringIO()
     settings = {**SETTINGS, "html_static_path": [str(STATIC), str(folder / "source" / "_static")]}
     with patch_docutils(), docutils_namespace(), warnings.catch_warnings(), _hurried():
-        for kind in (DeprecationWarning, PendingDeprecationWarning):  # MyST's, of what a later Sphinx drops
+        for kind in (DeprecationWarning, PendingDeprecationWarning):  # MyST's, of things that a later Sphinx drops
             warnings.simplefilter("ignore", kind)
         app = Sphinx(
             folder / "source", None, folder / "out", folder / "trees", "html", settings,
@@ -162,7 +162,7 @@ def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
 
 @contextlib.contextmanager
 def _hurried() -> Iterator[None]:
-    """While Sphinx works, garbage is looked for more rarely, and no record for debugging is made: nobody reads it."""
+    """Collect garbage more rarely while Sphinx works, and make no records for debugging, which no one reads."""
     often = gc.get_threshold()
     gc.set_threshold(200_000, 50, 100)
     logging.disable(logging.DEBUG)
@@ -174,10 +174,10 @@ def _hurried() -> Iterator[None]:
 
 
 def _refuse_leaks(root: Path, labs: Sequence[Lab]) -> None:
-    """Look for anything hidden in what the pages are made of.
+    """Look for anything hidden in the sources of the pages.
 
     Raises:
-        ValueError: there is something.
+        ValueError: something hidden is there.
     """
     files = [lab.notebook for lab in labs] + [root / file for file in GUIDES if (root / file).exists()]
     files += sorted(path for package in TAUGHT for path in (root / package).rglob("*.py"))
@@ -193,10 +193,10 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def need_sphinx() -> None:
-    """Whether the packages are there that pages and slides are made with.
+    """Look for the packages with which pages and slides are made.
 
     Raises:
-        ValueError: some are missing; the message says what to install.
+        ValueError: some are missing; the message names the packages to install.
     """
     from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""What Sphinx does differently for this course: MathML, links to words and names, links at a page's top, widgets."""
+"""Sphinx's extension for this course: MathML, links to words and names, links at a page's top, widgets."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _EMPTY_HEAD = re.compile(r"<th\b[^>]*>(?:<p></p>)?</th>")
 """The corner of a table with headings on two sides; a heading without words would be read out as one."""
 
 _SHARES = 4
-"""Into how many runs of pages the reading is dealt out: two for each of two processes."""
+"""Number of runs of pages into which the reading is dealt out: two for each of two processes."""
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Sphinx calls this when it loads the extension."""
+    """Connect the extension to Sphinx, which calls this when it loads it."""
     app.add_html_math_renderer("mathml", (maths.visit_inline, None), (maths.visit_block, None))
     app.connect(
         "autodoc-process-docstring", _on_docstring, priority=1
@@ -34,11 +34,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 class Pages:
-    """What needs to know where a page comes from; connected to Sphinx before it builds.
+    """The work that needs a page's origin; connected to Sphinx before it builds.
 
     Args:
         app: Sphinx.
-        sources: what it reads.
+        sources: all that Sphinx reads.
         repository: the course's address.
     """
 
@@ -79,7 +79,7 @@ class Pages:
         for link in [each for each in doctree.findall(pending_xref) if each.get("refdomain") == "py"]:
             target = link.get("reftarget", "").rpartition(".")[2]
             if hasattr(builtins, target) or target.islower():  # Python's own, or a word that only looks like a type:
-                link.replace_self(link.children)  # to search for it takes long, and finds some attribute of that name
+                link.replace_self(link.children)  # a search is slow, and finds some attribute of that name
         for table in doctree.findall(nodes.table):
             _drop_empty_head(table)
         page = app.env.docname
@@ -108,7 +108,7 @@ def _on_docstring(app: Sphinx, what: str, name: str, obj: object, options: objec
 
 
 def _drop_empty_head(table: nodes.table) -> None:
-    """A table of facts has no head: Markdown makes one of empty cells."""
+    """Drop the head of a table of facts, which Markdown makes of empty cells."""
     for head in list(table.findall(nodes.thead)):
         if not head.astext().strip():
             head.parent.remove(head)

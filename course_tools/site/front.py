@@ -56,10 +56,10 @@ class Card:
     """A lesson on the first page.
 
     Attributes:
-        page: its path on the site, without a suffix.
-        title: with its number, "07 · Data parallelism".
-        question: of its header, in Markdown.
-        minutes: of the first sitting; empty where the header says nothing.
+        page: the lesson's path on the site, without a suffix.
+        title: number and title, as in "07 · Data parallelism".
+        question: the question of the header, in Markdown.
+        minutes: minutes of the first sitting; empty where the header has none.
     """
 
     page: str

@@ -9,9 +9,9 @@ from docutils import nodes
 
 _ENTRY = re.compile(r"^\*\*(.+?)\.\*\* +(.+)$", re.MULTILINE)
 _PASSED_BY = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.raw, nodes.literal_block, nodes.table)
-"""Where a word is code, a heading, in a table, or a link already."""
+"""Nodes in which a word is code, a heading, in a table, or a link already."""
 SHORT = 40
-"""Characters. A shorter sentence has not said yet what its word means."""
+"""Characters. A shorter sentence does not yet explain its word."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN = (
     (r"\\bar f", "f̄"),
@@ -29,9 +29,9 @@ class Term:
     """One entry of the glossary.
 
     Attributes:
-        anchor: where it stands on the page.
-        words: the words that it explains.
-        meaning: its first sentence, in plain characters.
+        anchor: the entry's anchor on the page.
+        words: the words that the entry explains.
+        meaning: the entry's first sentence, in plain characters.
     """
 
     anchor: str
@@ -69,7 +69,7 @@ def page_of(text: str) -> str:
 
 
 def link_first_uses(doctree: nodes.document, terms: list[Term], address: str) -> int:
-    """Make the first use of each term in running text a link; returns how many there are.
+    """Make the first use of each term in running text a link; return the number of links.
 
     Args:
         doctree: one page, changed in place.

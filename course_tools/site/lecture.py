@@ -1,7 +1,7 @@
-"""`course slides`: one HTML file for a lecture, with everything inside that it needs.
+"""`course slides`: one HTML file for a lecture, with all its scripts, pictures and widgets inside.
 
-Not reveal.js through nbconvert: its pages ask three other hosts (for reveal.js, MathJax and Jupyter's widgets), its
-slides are cells, and its notes are marked by hand. What is left to write are 100 lines of script, in `deck/`.
+reveal.js through nbconvert is no way to this: its pages ask three other hosts (for reveal.js, MathJax and Jupyter's
+widgets), its slides are cells, and its notes are marked by hand. The script in `deck/` has some 100 lines instead.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def write_lecture(lesson: Lesson, folder: Path) -> tuple[Path, int]:
     """Write the slides of a lesson's first sitting, from its notebook as it is stored; nothing is run.
 
     Args:
-        lesson: which one.
+        lesson: the lesson to make slides of.
         folder: gets the file, called like the lesson; one that is there is replaced.
 
     Returns:
-        the file, and how many slides it has.
+        The file, and the number of its slides.
 
     Raises:
         ValueError: the lesson was not built, or has no outputs.
@@ -73,7 +73,7 @@ def write_lecture(lesson: Lesson, folder: Path) -> tuple[Path, int]:
 
 
 def lecture_of(stored: dict, name: str) -> tuple[str, int]:
-    """The slides of a stored notebook's first sitting as the text of one HTML file, and how many they are."""
+    """The slides of a stored notebook's first sitting as the text of one HTML file, and their number."""
     slides, page = slides_of(stored, name)
     return _whole(slides, page), len(slides)
 
@@ -87,7 +87,7 @@ def slides_of(stored: dict, name: str) -> tuple[list[Slide], notebook.Page]:
 
 
 def _first_sitting(cells: list[dict]) -> list[dict]:
-    """The cells above the heading "Second sitting", with what stands above it in its own cell."""
+    """The cells above the heading "Second sitting", with the lines above it in its own cell."""
     for number, cell in enumerate(cells):
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown" and (heading := _SECOND.search(text)):

@@ -1,4 +1,4 @@
-"""Whether every link of the site leads somewhere, and whether no page asks another host for anything."""
+"""A check of the site's links: every one leads somewhere, and no page asks another host for anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOADED = re.compile(r"""(?:@import|url\()\s*["']?(?:https?:)?//""")
 
 
 def problems(site: Path) -> list[str]:
-    """What is wrong, one line for each: page and address."""
+    """Faults, one line for each: page and address."""
     found = (
         path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts
     )  # a theme's template is there

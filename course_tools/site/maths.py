@@ -13,7 +13,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.errors import ExtensionError
 from sphinx.writers.html5 import HTML5Translator
 
-_SAME = (  # what the translator does not know → the same, said otherwise
+_SAME = (  # a form that the translator does not know → the same in another form
     (re.compile(r"…|\\dots\b"), r"\\ldots "),
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\big(?=[(\[{|])"), r"\\bigl"),
@@ -25,7 +25,7 @@ def mathml(tex: str, *, block: bool = False) -> str:
     """A formula as MathML.
 
     Raises:
-        ValueError: it uses a command that is not known.
+        ValueError: the formula uses a command that is not known.
     """
     for known, other in _SAME:
         tex = known.sub(other, tex)
@@ -36,7 +36,7 @@ def mathml(tex: str, *, block: bool = False) -> str:
 
 
 def visit_inline(writer: HTML5Translator, node: math) -> None:
-    """Write a formula inside a line. Sphinx calls this; it is then done with the node."""
+    """Write a formula inside a line. Sphinx calls this function, which then ends Sphinx's work on the node."""
     writer.body.append(_checked(node))
     raise SkipNode
 

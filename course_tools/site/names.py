@@ -27,7 +27,7 @@ def _package_of(part: str) -> str:
 
 
 def imported(notebook: dict[str, Any]) -> dict[str, str]:
-    """What a notebook's cells import from the library: the name there → the whole name."""
+    """The names that a notebook's cells import from the library: name there → whole name."""
     found: dict[str, str] = {}
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -40,11 +40,11 @@ def imported(notebook: dict[str, Any]) -> dict[str, str]:
 
 
 def whole_name(text: str, imports: Mapping[str, str]) -> str:
-    """What a word in code style calls in the library, as `course_lib.…`; empty if it is no name of the library's.
+    """The whole name in the library of a word in code style, as `course_lib.…`; empty if the word is no such name.
 
     Args:
         text: the word: a name, a call, or a file such as `parallel/zero.py`.
-        imports: what the page imports; another name counts only if it begins like a part of the library.
+        imports: the page's imports; another name counts only if it begins like a part of the library.
     """
     if file := _FILE.fullmatch(text):
         return in_its_package(file[1].replace("/", "."))
@@ -65,11 +65,11 @@ def in_its_package(name: str) -> str:
 
 
 def link_first_uses(doctree: nodes.Element, imports: Mapping[str, str], places: Mapping[str, str]) -> int:
-    """Make the first use of each of the library's names on a page a link; returns how many there are.
+    """Make the first use of each of the library's names on a page a link; return the number of links.
 
     Args:
         doctree: one page or a part of it, changed in place.
-        imports: what its cells import from the library.
+        imports: the names that the page's cells import from the library.
         places: whole name → the address in the reference, as seen from this page.
     """
     used: set[str] = set()
@@ -84,7 +84,7 @@ def link_first_uses(doctree: nodes.Element, imports: Mapping[str, str], places: 
 
 
 def _documented(name: str, places: Mapping[str, str]) -> str:
-    """The name under which the reference holds it: where it is defined, or else the part that offers it."""
+    """The name in the reference: that of the module which defines `name`, or else of the part that offers it."""
     if name in places or not name:
         return name
     try:

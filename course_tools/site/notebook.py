@@ -18,19 +18,19 @@ _STATE = "application/vnd.jupyter.widget-state+json"
 _BADGE = re.compile(r"\[!\[Open in Colab\].*?\)\]\(.*?\)\n*")
 _RERUN = r"If nothing reacts(?: to your clicks)?,\s+run\s+the\s+cell\s+once\."
 _NEEDS_KERNEL = re.compile(rf"\({_RERUN}\) ?|{_RERUN}\s+")
-"""What is true in Jupyter only: on a page, explorers are alive already."""
+"""Words that are true in Jupyter only: on a page, explorers are alive already."""
 _CAPTION_MATH = re.compile(r"\$([^$<>]+)\$")
 _CAPTION = '<div style="max-width:'
 
 
 @dataclass
 class Page:
-    """What a notebook becomes.
+    """A notebook as a page of the site.
 
     Attributes:
         notebook: the notebook that Sphinx reads.
         figures: file name → PNG.
-        script: JavaScript with what the page's widgets need; empty if there are none.
+        script: JavaScript with the states and scripts of the page's widgets; empty if there are none.
     """
 
     notebook: dict[str, Any]
@@ -47,7 +47,7 @@ def page_of(stored: dict[str, Any], name: str, up: str = "../") -> Page:
         up: the way from the page to the site's root.
 
     Raises:
-        ValueError: it shows a widget whose state it does not hold.
+        ValueError: the notebook shows a widget of which it holds no state.
     """
     page = Page(copy.deepcopy(stored))
     states = page.notebook["metadata"].pop("widgets", {}).get(_STATE, {}).get("state", {})
@@ -70,7 +70,7 @@ def page_of(stored: dict[str, Any], name: str, up: str = "../") -> Page:
 
 
 def script_of(models: dict[str, dict[str, Any]]) -> str:
-    """The widgets of one page as JavaScript; what several have in common, their script and sheet, stands there once."""
+    """The widgets of one page as JavaScript; a script or sheet that several have in common stands there once."""
     texts: list[str] = []
     packed: dict[str, dict[str, Any]] = {}
     for name, state in models.items():

@@ -1,4 +1,4 @@
-"""What a slide takes of a lesson's prose: questions, what is bold, formulas; and prose as HTML, for the notes."""
+"""The parts of a lesson's prose for slides: questions, bold words, formulas; and prose as HTML, for the notes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_POINTS = 4
 
 
 def chunks_of(text: str) -> Iterator[tuple[str, str]]:
-    """Markdown cut at its headings: the heading without its marks ("" above the first), and what stands below it."""
+    """Markdown cut at its headings: each heading without its marks ("" above the first), and the text below it."""
     starts = [*_HEADING.finditer(text)]
     first = text[: starts[0].start()] if starts else text
     if first.strip():
@@ -30,7 +30,7 @@ def chunks_of(text: str) -> Iterator[tuple[str, str]]:
 
 
 def points_of(text: str, *, questions: bool) -> list[str]:
-    """A slide's Markdown: sentences with bold words, formulas with what leads to them, questions if wanted."""
+    """A slide's Markdown: sentences with bold words, formulas with the lines that lead to them, questions if wanted."""
     found: list[str] = []
     before = ""
     for block in re.split(r"\n{2,}", re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)):

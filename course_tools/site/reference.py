@@ -91,7 +91,7 @@ def _page(root: Path, part: Path) -> str:
     inside = sorted(path for path in part.rglob("*.py") if not _is_private(path.relative_to(part)))
     names = [".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for path in inside]
     first, *rest = sorted(names, key=lambda name: (name.count(".") > 1, name))
-    texts = [_title(first), f".. automodule:: {first}"]  # what it offers stands below, with the module that holds it
+    texts = [_title(first), f".. automodule:: {first}"]  # its names stand below, with the modules that hold them
     texts += [f"{_title(name.partition('.')[2], '-')}\n\n{_automodule(name)}" for name in rest]
     return "\n\n".join(texts)
 

@@ -20,7 +20,7 @@ _CAPTION = re.compile(r'<p style="margin: 4px 0"><em>(.*?)</em>', re.DOTALL)
 _IN_WORDS = re.compile(r"<details>.*</details>", re.DOTALL)
 _QUESTION = re.compile(r"\*\*The question:?\*\*:? *(.+?)(?:\n\n|$)", re.DOTALL)
 _MOST_LINES = 14
-"""Of what a cell prints; the notes have all of it."""
+"""Lines of a cell's output on a slide; the notes have all of them."""
 
 
 @dataclass
@@ -28,10 +28,10 @@ class Slide:
     """One slide.
 
     Attributes:
-        kind: what is on it: title, section, points, code, ask, figure, explorer, table or turn.
+        kind: kind of content: title, section, points, code, ask, figure, explorer, table or turn.
         section: the heading of the lesson's section.
-        body: its HTML.
-        notes: what the speaker sees, as pieces of HTML.
+        body: the slide's HTML.
+        notes: the speaker's notes, as pieces of HTML.
     """
 
     kind: str
@@ -136,9 +136,9 @@ class Deck:
 
 
 def _statements(source: str, *, with_tables: bool) -> list[tuple[str, str]]:
-    """Kind and text of what a cell says at its top level; without imports, guesses and what checks a turn.
+    """Kind and text of a cell's statements at its top level, without imports, guesses and checks of a turn.
 
-    Kinds: "code", "call" (an expression, worth showing with what it prints), "turn" (a function to be written).
+    Kinds: "code", "call" (an expression, worth showing with its output), "turn" (a function to be written).
     """
     body = ast.parse(source).body
     turns = {id(node): _turn(node) for node in body if _turn(node)}
@@ -175,7 +175,7 @@ def _text(source: str, node: ast.stmt) -> str:
 
 
 def _said(output: dict[str, Any]) -> str:
-    """What a cell printed, returned as text, or failed with."""
+    """The text that a cell printed, returned, or failed with."""
     if output["output_type"] == "stream":
         return "".join(output["text"]).rstrip()
     if output["output_type"] == "error":

@@ -1,4 +1,4 @@
-"""What Sphinx reads: the notebooks as pages, the guides with links to pages, and where each page comes from."""
+"""Sphinx's sources: the notebooks as pages, the guides with links to pages, and the origin of each page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NAVIGATION = (
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a page comes from, for the links at its top.
+    """The origin of a page, for the links at its top.
 
     Attributes:
         edited: the file that people edit, as a path in the checkout.
@@ -55,7 +55,7 @@ class Sources:
     Attributes:
         texts: path → text of a page.
         assets: path on the site → content of a file beside the pages.
-        origins: page → where it comes from.
+        origins: page → its origin.
         scripts: pages that have a script of their own.
         slides: page → path of its lecture on the site.
     """
@@ -141,7 +141,7 @@ def _with_neighbours(text: str, file: str, pages: dict[str, str], repository: st
 def _with_links(text: str, file: str, page: str, pages: dict[str, str], repository: str) -> str:
     """A guide whose links to files of the checkout lead to their pages, or else to the repository.
 
-    Its pictures are left out: what they show is this site.
+    The guide's pictures are left out: they show this site.
     """
 
     def link(found: re.Match[str]) -> str:

@@ -86,7 +86,7 @@ def lab(tmp_path: Path) -> Lab:
 
 @pytest.fixture(scope="session")
 def built_once(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """The lab with a value at the end of a check, built: for this a kernel and ranks start. Nobody changes it."""
+    """The lab with a value at the end of a check, built, for which a kernel and ranks start. No test changes it."""
     lab = make_lab(tmp_path_factory.mktemp("built"), WITH_A_VALUE)
     assert build_lab(lab) is True
     return lab

@@ -16,7 +16,7 @@ from course_lib.numerics.formats import FloatFormat
 from course_pages.lesson01.explorer import DEFAULT_FORMATS, BitExplorer
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab, launch, serve
 
-# What anywidget hands to render(): state that can be read, set and listened to. `saved` counts messages to Python.
+# A stand-in for the model that anywidget hands to render(): state to read, set and listen to; `saved` counts messages.
 MOUNT = """async ({ module, css, state, dark }) => {
     const [paper, ink] = dark ? ['#111', '#eee'] : ['#fff', '#222'];
     document.body.style.cssText = `margin: 0; background: ${paper}; color: ${ink}`;
@@ -72,7 +72,7 @@ Alone = Callable[..., Page]
 
 @pytest.fixture
 def alone(page: Page) -> Alone:
-    """`alone(RingExplorer, dark=True, ranks=4)`: that explorer on a page, without Jupyter, without Python behind it."""
+    """`alone(RingExplorer, dark=True, ranks=4)`: that explorer on a page, without Jupyter or Python behind it."""
 
     def mounted(kind: Callable[..., Explorer], dark: bool = False, **given: Any) -> Page:
         state = kind(**given).get_state()

@@ -1,4 +1,4 @@
-"""Ranks of these tests have the strangers' packages from the start: they are read once, not in each rank."""
+"""The strangers' packages, which ranks of these tests have from the start: read once, and not in each rank."""
 
 from __future__ import annotations
 

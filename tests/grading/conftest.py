@@ -41,7 +41,7 @@ QUICK = Limits(wall_s=300, cell_s=60, memory_bytes=1024 * MIB, processes=24)
 
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a `bwrap` that does not work and leaves a file `asked`, whoever tried it."""
+    """A folder with a `bwrap` that does not work and leaves a file `asked` when it is tried."""
     folder = tmp_path_factory.mktemp("stand-in")
     program = folder / "bwrap"
     program.write_text(f'#!/bin/sh\n: > "{folder}/asked"\nexit 1\n')
@@ -51,7 +51,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def plain_machine(stand_in: Path) -> Iterator[None]:
-    """What is installed here is hidden, from the processes of fixtures as well: submissions run plainly."""
+    """Hide an installed bubblewrap, from the processes of fixtures as well: submissions run plainly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(stand_in), prepend=os.pathsep)
         patch.setenv(sandbox.PLAIN, "1")
@@ -62,7 +62,7 @@ def plain_machine(stand_in: Path) -> Iterator[None]:
 def same_everywhere(
     request: pytest.FixtureRequest, plain_machine: None, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """A test marked `sandbox` always has bubblewrap; no other has it, and it fails if it looks whether it could."""
+    """Give bubblewrap to tests marked `sandbox`, always; any other test has none, and fails if it looks for one."""
     if request.node.get_closest_marker("sandbox"):
         monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{stand_in}{os.pathsep}"))
         monkeypatch.delenv(sandbox.PLAIN)
@@ -80,7 +80,7 @@ def same_everywhere(
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
-    """Each way in which submissions may run; what the test grades, runs in it, in processes of its own as well."""
+    """Each way in which submissions may run; all that the test grades runs in this way, in child processes as well."""
     return request.param
 
 
@@ -92,7 +92,7 @@ def full_key() -> NotebookNode:
 
 @pytest.fixture(scope="session")
 def key(full_key: NotebookNode) -> NotebookNode:
-    """The lab without ranks, whose start takes a second: what most tests of hostile answers use."""
+    """The lab without ranks, which take a second to start: most tests of hostile answers use this one."""
     quick = copy.deepcopy(full_key)
     quick.cells = [cell for cell in quick.cells if not grade_id_of(cell).startswith("q2")]
     return quick
@@ -113,7 +113,7 @@ def cell_of(book: NotebookNode, grade_id: str) -> NotebookNode:
 
 
 def submission(content: NotebookNode | bytes, student: str = "ada") -> Submission:
-    """What a student hands in."""
+    """The submission of a student."""
     data = content if isinstance(content, bytes) else nbformat.writes(content).encode()
     return Submission(student, student.title(), f"{student}/lab90_tiny.ipynb", data)
 
@@ -142,7 +142,7 @@ def outcomes(result: Result, question: str) -> list[str]:
 
 
 def kernel_folders(processes: list[psutil.Process]) -> set[str]:
-    """The folders of those that are kernels."""
+    """The folders of those processes that are kernels."""
     found: set[str] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -151,7 +151,7 @@ def kernel_folders(processes: list[psutil.Process]) -> set[str]:
 
 
 def end(processes: list[psutil.Process], folders: Collection[str] = ()) -> None:
-    """End these and all their descendants, and remove the folders of kernels among them, and those given."""
+    """End these processes and all their descendants; remove the given folders and those of kernels among them."""
     family = list(processes)
     for process in processes:
         with contextlib.suppress(psutil.Error):

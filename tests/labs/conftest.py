@@ -1,4 +1,4 @@
-"""Shared by the tests that run labs' cells in this process."""
+"""Fixtures of the tests that run labs' cells in this process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from course_kit.own_time import OwnTime
 
 @pytest.fixture(scope="module", autouse=True)
 def little_to_look_through() -> None:
-    """Checks that weigh an answer go through all objects of Python's, several times each: most are imported modules'.
+    """Freeze imported objects, as ranks do: checks that weigh an answer go through all objects several times.
 
-    No answer has made those, so they stand aside, as they do in ranks. That is a tenth of a second for each look.
+    Most objects are imported modules', which no answer has made. Freezing them saves a tenth of a second for each look.
     """
-    for name in ("tests.preloaded", "nbgrader.preprocessors"):  # what would be imported later, and not stand aside
+    for name in ("tests.preloaded", "nbgrader.preprocessors"):  # imported now, since later imports would not be frozen
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -26,7 +26,7 @@ def little_to_look_through() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def hashes_that_differ() -> None:
-    """Ranks hash texts as they do for a student; whoever runs the tests may have fixed the seed."""
+    """Let ranks hash texts as they do for a student, also where the hash seed is fixed."""
     os.environ.pop("PYTHONHASHSEED", None)
 
 
@@ -40,5 +40,5 @@ class Hurried(OwnTime):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that does not end gets 3 s at most, many times what others take; students' checks wait longer."""
+    """Give an answer that does not end 3 s at most, many times the time of others; students' checks wait longer."""
     monkeypatch.setattr(check, "OwnTime", Hurried)

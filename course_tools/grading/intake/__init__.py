@@ -1,1 +1,1 @@
-"""What was handed in: found in a folder or zip, and rebuilt into the notebook that is graded."""
+"""Submissions: found in a folder or zip, and rebuilt into the notebook that is graded."""

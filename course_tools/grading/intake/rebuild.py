@@ -1,4 +1,4 @@
-"""From whatever a student handed in to the notebook that is graded: the lab's own cells, the student's answers.
+"""From any file that a student handed in to the notebook that is graded: the lab's own cells, the student's answers.
 
 Checks, given cells and their order come from the lab, so editing, deleting or moving them changes nothing. Answers are
 found by the grade_id in a cell's metadata or by the cell's id, and where those did not survive, by the names of the
@@ -24,23 +24,23 @@ from course_tools.author.code import bound, defined, read
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check, student_version
 
 NOT_ANSWERED = ": not answered"
-"""How the note about a question ends whose cell is there, as it was handed out."""
+"""The end of the note about a question of which the cell is there as it was handed out."""
 
 _MOST_CELLS = 2000
 _LONGEST_CELL = 200_000
 
 
 class Unreadable(ValueError):
-    """What was handed in is not a notebook; the text says what it is instead."""
+    """The submission is not a notebook; the text names the kind of file that it is."""
 
 
 class WrongLab(ValueError):
-    """It is a notebook, but not of this lab."""
+    """The submission is a notebook, but not of this lab."""
 
 
 @dataclass(frozen=True)
 class StudentCell:
-    """A code or markdown cell as it was handed in, nothing of it trusted but being text."""
+    """A code or markdown cell as it was handed in; all that is certain of it is that it is text."""
 
     kind: str
     source: str
@@ -49,13 +49,13 @@ class StudentCell:
 
     @property
     def text(self) -> str:
-        """The source, for comparing: without blank ends."""
+        """The source without blank ends, for comparisons."""
         return self.source.strip()
 
 
 @dataclass
 class Rebuilt:
-    """The notebook to run, and what had to be repaired.
+    """The notebook to run, and notes of all repairs.
 
     Cells of the notebook carry `metadata.course`: for the lab's own cells `binds`, the names they bind that no answer
     binds; for a student's cell `extra`, the question that it belongs to; for an answer `right`, the solution's text,
@@ -70,7 +70,7 @@ def read_submission(data: bytes) -> tuple[list[StudentCell], str, str]:
     """The cells of a notebook of any nbformat, and the lab and the term that its metadata names (or "").
 
     Raises:
-        Unreadable: it is no notebook.
+        Unreadable: the data are no notebook.
     """
     start = data[:1000].lstrip().lower()
     if not start:
@@ -101,8 +101,8 @@ def rebuild(key: NotebookNode, data: bytes) -> Rebuilt:
         data: the file that was handed in.
 
     Raises:
-        Unreadable: it is no notebook.
-        WrongLab: it is a notebook of another lab, or of none.
+        Unreadable: the file is no notebook.
+        WrongLab: the file is a notebook of another lab, or of none.
     """
     cells, lab, term = read_submission(data)
     course = key.metadata.get("course", {})
@@ -146,7 +146,7 @@ def _with_answers(
 
 
 def _lasting(cell: NotebookNode) -> set[str]:
-    """Names that a cell of the lab leaves behind; a check's variables go with it, but for those that it `keeps`."""
+    """Names that a cell of the lab leaves behind; a check's variables are gone, but for those that it `keeps`."""
     return set(cell.metadata.get("course", {}).get("keeps", [])) if is_check(cell) else bound(cell.source)
 
 
@@ -197,7 +197,7 @@ class _Answers:
         return [cell for cell in self._free if cell.kind == "code" and wanted & defined(cell.source)]
 
     def _matching(self, stub: NotebookNode) -> list[StudentCell]:
-        """Cells that carry the answer's id, and unmarked cells that define what it must define."""
+        """Cells that carry the answer's id, and unmarked cells that define the names that the answer must define."""
         name = grade_id_of(stub)
         marked = {
             cell for cell in self._free if cell.grade_id == name or (not cell.grade_id and cell.cell_id == stub.id)
@@ -237,7 +237,7 @@ class _Answers:
 
 
 def _cell(raw: object) -> StudentCell | None:
-    """A cell of any nbformat, or None for what is not one."""
+    """A cell of any nbformat, or None for an object that is not one."""
     kind = _get(raw, "cell_type", str)
     source = raw.get("source", raw.get("input")) if isinstance(raw, dict) else None
     if isinstance(source, list):
@@ -250,7 +250,7 @@ def _cell(raw: object) -> StudentCell | None:
 
 
 def _get(thing: object, name: str, kind: type) -> Any:
-    """`thing[name]` if that exists and is of this kind, else an empty one."""
+    """`thing[name]` if that exists and is of this kind, else an empty object of this kind."""
     value = thing.get(name) if isinstance(thing, dict) else None
     return value if isinstance(value, kind) else kind()
 

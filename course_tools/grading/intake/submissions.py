@@ -1,4 +1,4 @@
-"""Find what was handed in: a folder, or a zip as Canvas and Moodle download it.
+"""Find submissions: in a folder, or in a zip as Canvas and Moodle download it.
 
 Nothing is unpacked to disk and no link is followed. A file that cannot be taken as it is becomes a submission with a
 `problem`, so that its student appears in the gradebook with a reason.
@@ -26,15 +26,15 @@ _TOO_LARGE = "the file is larger than {limit:.4g} MiB"
 
 @dataclass(frozen=True)
 class Submission:
-    """What one student handed in for one lab.
+    """The submission of one student for one lab.
 
     Attributes:
         student: a name for files, unique in the batch.
-        name: how the student is called, from the path.
+        name: the student's name, from the path.
         source: the file's path inside the folder or zip.
-        data: its bytes; empty where there is a problem.
-        problem: why it cannot be graded, in words for the student; mostly empty.
-        notes: what was odd about the files.
+        data: the file's bytes; empty where there is a problem.
+        problem: the reason for which the file cannot be graded, in words for the student; mostly empty.
+        notes: oddities of the files.
         gradebook_id: the student's number in Canvas or Moodle, if the path holds one.
     """
 
@@ -58,7 +58,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Owner:
-    """Who a path belongs to."""
+    """The student to whom a path belongs."""
 
     name: str
     gradebook_id: str = ""
@@ -71,7 +71,7 @@ def find_submissions(where: Path, lab: str, *, largest_bytes: int) -> list[Submi
     Args:
         where: a folder with a folder for each student, a folder of notebooks, or a zip of one of these.
         lab: the lab's name; of several notebooks of one student, the newest whose name holds its number is taken.
-        largest_bytes: of one file.
+        largest_bytes: limit on the size of one file.
 
     Raises:
         ValueError: there is nothing there that could hold submissions.
@@ -148,7 +148,7 @@ def _from_system(name: str) -> bool:
 
 
 def _unique(submissions: Iterable[Submission]) -> Iterator[Submission]:
-    """In order of their names; of two that would share a file name, the second gets a number."""
+    """The submissions in the order of names; of two that would share a file name, the second gets a number."""
     taken: set[str] = set()
     for submission in sorted(submissions, key=lambda s: (s.student.casefold(), s.source)):
         name, number = submission.student, 1
@@ -160,7 +160,7 @@ def _unique(submissions: Iterable[Submission]) -> Iterator[Submission]:
 
 
 def _slug(name: str) -> str:
-    """A name that is safe as a file's: letters, digits, dots, dashes."""
+    """A name that is safe for a file: letters, digits, dots, dashes."""
     kept = re.sub(r"[^\w.-]+", "-", name.strip()).strip("-._")
     return kept[:80] or "unnamed"
 
@@ -225,7 +225,7 @@ def _in_zip(archive: Path | io.BytesIO, largest_bytes: int) -> Iterator[_Found]:
 
 
 def _kept_inside(path: PurePosixPath) -> PurePosixPath:
-    """The path without what would lead out of the archive; reading such a file is refused, too."""
+    """The path without parts that would lead out of the archive; reading such a file is refused, too."""
     return PurePosixPath(*(part for part in path.parts if part not in ("..", "/"))) if path.parts else path
 
 
@@ -243,14 +243,14 @@ def _unzipper(archive: Path | io.BytesIO, member: zipfile.ZipInfo, largest_bytes
                 return _bounded(content.read(largest_bytes + 1), largest_bytes)  # the declared size may be a lie
         except ValueError:  # too large
             raise
-        except Exception as problem:  # whatever a codec raises: that of LZMA is no OSError
+        except Exception as problem:  # any error of a codec: that of LZMA is no OSError
             raise ValueError(f"the archive is damaged or locked here ({problem})"[:200]) from None
 
     return read
 
 
 def _without_top(files: list[_Found], lab: str) -> list[_Found]:
-    """Many zips hold one folder that holds everything."""
+    """The files without the one folder that, in many zips, holds everything."""
     tops = {file.path.parts[0] for file in files}
     seconds = {file.path.parts[1] for file in files if len(file.path.parts) > 1}
     deep = [len(file.path.parts) >= 3 for file in files if file.path.suffix == ".ipynb"]

@@ -1,1 +1,1 @@
-"""What is written about a graded batch: results, feedback, gradebook files."""
+"""Files about a graded batch: results, feedback, gradebook files."""

@@ -5,8 +5,8 @@
     grace-hopper,,,2,
     alan-turing,,-5,,Handed in as a screenshot at first.
 
-`points` are added to what the checks gave. A day late costs a percentage of what the lab is worth. Which file it was
-and what a day costs is kept beside the results, so that every later run puts the same on them.
+`points` are added to those of the checks. A day late costs a percentage of the lab's points. The file's place and the
+cost of a day are kept beside the results, so that every later run puts the same adjustments on them.
 INSTRUCTORS.md explains the file.
 """
 
@@ -29,25 +29,25 @@ from course_tools.grading.report.results import PASSED, CheckResult, Result
 
 COLUMNS = ("student", "question", "points", "days_late", "comment")
 MANUAL = "manual"
-"""The question to which points belong that a row gives without naming one."""
+"""The question of points for which a row names none."""
 
 KEPT = "adjustments.json"
-"""Beside `results/`: where the file of adjustments is, seen from there, and what a day late costs."""
+"""A file beside `results/`: the relative path of the file of adjustments, and the cost of a day late."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What to put on results: a file of adjustments, if there is one, and the percent of the lab that a day costs."""
+    """Rules for results: a file of adjustments, if there is one, and the percent of the lab that a day late costs."""
 
     file: Path | None = None
     late: float | None = None
 
     @classmethod
     def kept(cls, out: Path) -> Rules:
-        """Those that were put on the results in `out` last; nothing if there are none.
+        """The rules that were put on the results in `out` last; empty ones if there are none.
 
         Raises:
-            ValueError: what is kept there cannot be read.
+            ValueError: the file that keeps them cannot be read.
         """
         path = out / KEPT
         if not path.exists():
@@ -60,7 +60,7 @@ class Rules:
             raise ValueError(f"{path} cannot be read ({problem}); delete it, give --adjust and --late again") from None
 
     def keep(self, out: Path) -> None:
-        """Keep them for the next run."""
+        """Keep these rules for the next run."""
         try:
             file = os.path.relpath(self.file, out) if self.file else None
         except ValueError:  # another drive of Windows
@@ -84,7 +84,7 @@ def read_adjustments(path: Path) -> list[Adjustment]:
     """The rows of the file, comma- or semicolon-separated, as any spreadsheet writes it.
 
     Raises:
-        ValueError: something in it cannot be meant; all such lines are named at once.
+        ValueError: something in the file cannot be meant; all such lines are named at once.
     """
     try:
         text = path.read_text("utf-8-sig")
@@ -121,14 +121,14 @@ def apply(
     """The results with every adjustment put on them, as new objects.
 
     Args:
-        results: what the checks gave; stays as it is.
+        results: the results as the checks gave them; they stay as they are.
         adjustments: rows of the file.
-        late: percent of what the lab is worth that a day costs; a part of a day counts as a day.
+        late: percent of the lab's points that a day costs; a part of a day counts as a day.
         source: the file's name, for complaints.
 
     Raises:
-        ValueError: a row names nobody, or a question that is not there, or days late without a rule; nothing is
-            applied then, and all such lines are named.
+        ValueError: a row names no student of these, or a question that is not there, or days late without a rule;
+            nothing is applied then, and all such lines are named.
     """
     if late is not None and not 0 <= late <= 100:
         raise ValueError(f"--late {late:g}: give the percent that a day costs, from 0 to 100")
@@ -185,7 +185,7 @@ def _number(text: str, column: str, decimal: str) -> float | None:
 
 
 def _result_of(row: Adjustment, results: Sequence[Result]) -> Result:
-    """By the student's id, else by a name that only one has, as it is or as grades.csv has it."""
+    """Find a row's result by the student's id, else by a name of one student alone, as it is or as in grades.csv."""
     wanted = unicodedata.normalize("NFC", row.student)
     found = [result for result in results if result.student == wanted]
     found = found or [result for result in results if wanted in (result.name, words.safe_cell(result.name))]

@@ -1,6 +1,6 @@
 """`course feedback`: write every report again from the results that are there, with late days and manual points.
 
-What is put on them is kept beside the results, and `course grade` puts it on as well.
+The adjustments are kept beside the results, and `course grade` puts them on as well.
 
 INSTRUCTORS.md explains the command.
 """
@@ -28,7 +28,7 @@ def render_feedback(
     Args:
         root: the checkout that holds the lab.
         out: the folder that `course grade` wrote.
-        console: where the summary goes.
+        console: the console for the summary.
         adjust: a CSV of late days, points and comments; default: the one of the last time.
         late: percent of the lab that a day costs; default: as the last time.
 
@@ -49,7 +49,7 @@ def render_feedback(
 
 
 def report(results: list[Result], out: Path, key: NotebookNode, console: Console, rules: Rules) -> list[Result]:
-    """Put adjustments on results, write every report, print the summary, and return what was reported.
+    """Put adjustments on results, write every report, print the summary, and return the adjusted results.
 
     Raises:
         ValueError: an adjustment cannot be meant; nothing is written then.
@@ -68,6 +68,6 @@ def report(results: list[Result], out: Path, key: NotebookNode, console: Console
 
 
 def _changed(results: list[Result], key: NotebookNode) -> int:
-    """How many results know other checks than the lab has today."""
+    """The number of results that have other checks than the lab has today."""
     now = {(check.grade_id, check.points) for question in questions(key) for check in question.checks}
     return sum({(check.check, check.out_of) for check in result.checks} != now for result in results)

@@ -1,7 +1,7 @@
-"""What a student reads about a graded lab, in Markdown and in HTML.
+"""The feedback that a student reads about a graded lab, in Markdown and in HTML.
 
-Points for each question, and for each public check that failed what it said. Of hidden tests only the points: never
-their text, nor anything that a student's code printed. All that comes from students is escaped.
+It has points for each question, and the message of each public check that failed; of hidden tests only the points:
+never their text, nor anything that a student's code printed. All that comes from students is escaped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class LostCheck:
 
     Attributes:
         name, begins: as in `q1-values`, and the first line of its cell, by which a student finds it.
-        outcome, message: what became of it, and what it said.
-        lost: the points that it held back.
+        outcome, message: the check's outcome, and its message.
+        lost: the points that the check held back.
     """
 
     name: str
@@ -45,14 +45,14 @@ class LostCheck:
 
 @dataclass(frozen=True)
 class QuestionFeedback:
-    """One question as its student sees it.
+    """One question as the student sees it.
 
     Attributes:
         name, title: `q1`, and the heading in the lab.
-        points, out_of: of all its checks, hidden ones and manual points included.
+        points, out_of: points of all the question's checks, hidden ones and manual points included.
         failed: public checks that failed.
-        hidden_points, hidden_out_of: of the tests that run only at grading.
-        topics: what those were about that failed: the words that stand in their cells in the students' notebook.
+        hidden_points, hidden_out_of: points of the tests that run only at grading.
+        topics: topics of those that failed: the words that stand in their cells in the students' notebook.
         by_hand: points that the instructor added or took, with the reason.
     """
 
@@ -68,12 +68,12 @@ class QuestionFeedback:
 
     @property
     def lost_something(self) -> bool:
-        """Whether there is anything to say about it."""
+        """Whether a public check failed, or points of hidden tests are lost."""
         return bool(self.failed) or self.hidden_points < self.hidden_out_of
 
     @property
     def share(self) -> float:
-        """Points as a share of what there was, between 0 and 1."""
+        """Points as a share of those that the question has, between 0 and 1."""
         return min(1.0, max(0.0, self.points / self.out_of)) if self.out_of else 0.0
 
 
@@ -98,7 +98,7 @@ def as_html(result: Result, key: NotebookNode) -> str:
 
 
 def shown_notes(result: Result) -> list[str]:
-    """What was repaired or looked odd. Where the grader itself failed, its words are for the instructor alone."""
+    """Notes of repairs and oddities. Where the grader itself failed, its words are for the instructor alone."""
     return [] if not result.decided else [words.one_line(note) for note in result.notes]
 
 
@@ -129,7 +129,7 @@ def _question(
 
 def _lost(check: CheckResult, secrets: Sequence[str], begins: str) -> LostCheck:
     message = words.plain(check.message).strip()
-    if any(secret in message for secret in secrets):  # an answer may raise what it has read; solutions it never sees
+    if any(secret in message for secret in secrets):  # an answer may raise text that it has read; never solutions
         message = _WITHHELD
     outcome = words.OUTCOME.get(check.outcome, check.outcome)
     return LostCheck(check.check, begins, outcome, message, check.out_of - check.points)

@@ -1,7 +1,7 @@
 """The formats that gradebooks read: Gradescope's results.json, and the import files of Canvas and Moodle.
 
-A submission at which the grader itself failed has no points yet. It is left out, so that no gradebook takes it for
-zero.
+A submission at which the grader itself failed has no points yet. Such a submission is left out, so that no gradebook
+takes it for zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from course_tools.grading.report.results import PASSED, Result, total
 def write_gradebooks(results: Sequence[Result], folder: Path, key: NotebookNode) -> None:
     """Write `canvas.csv`, `moodle.csv` and `gradescope/STUDENT/results.json` to `folder`."""
     known = [result for result in results if result.decided]
-    shutil.rmtree(folder / "gradescope", ignore_errors=True)  # who has no points any more keeps no file
+    shutil.rmtree(folder / "gradescope", ignore_errors=True)  # a student without points any more keeps no file
     words.write_csv(folder / "canvas.csv", canvas_rows(known, key))
     words.write_csv(folder / "moodle.csv", moodle_rows(known, key))
     for result in known:
@@ -34,7 +34,7 @@ def write_gradebooks(results: Sequence[Result], folder: Path, key: NotebookNode)
 def canvas_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str | float]]:
     """Canvas' gradebook import: students by Canvas' number from the download's file names, else by login.
 
-    A column without Canvas' own number in its title is matched by its name, or chosen in Canvas when it is imported.
+    A column without Canvas' own number in its title is matched by name, or chosen in Canvas at the import.
     """
     number, _, topic = words.lab_title(key).partition(" · ")
     header = ["Student", "ID", "SIS Login ID", "Section", f"{number} ({topic})" if topic else number]
@@ -48,8 +48,8 @@ def canvas_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str |
 def moodle_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str | float]]:
     """Moodle's offline grading worksheet; its importer needs Identifier, Grade and Last modified (grade).
 
-    The number in a download's file names is a participant's, of that assignment. It is not the `ID number` of the
-    person, so that column is empty then: as a key it would find nobody, or somebody else.
+    The number in a download's file names is a participant's, of that assignment, and not the person's `ID number`. So
+    that column is empty then: as a key, the number would find no one, or another person.
     """
     header = ["Identifier", "Full name", "ID number", "Grade", "Maximum Grade", "Last modified (grade)"]
     rows: list[list[str | float]] = [[*header, "Feedback comments"]]
@@ -63,8 +63,8 @@ def moodle_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str |
 def gradescope(result: Result, key: NotebookNode) -> dict:
     """The content of results.json, as Gradescope's autograder specification has it.
 
-    Points of hidden tests become visible only when grades are published: while students may hand in again, they would
-    tell what to try next.
+    Points of hidden tests become visible only when grades are published: while students may hand in again, the points
+    would be a hint.
     """
     tests = [test for question in feedback_questions(result, key) for test in _tests(question, result)]
     late = f"\n\nDays late: {words.number(result.late_days)}. That costs {words.number(result.penalty)} points."

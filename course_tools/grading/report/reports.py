@@ -1,11 +1,11 @@
-"""Everything that is written about a graded batch, and what the terminal says at its end.
+"""All files that are written about a graded batch, and the summary that is printed at its end.
 
     grades.csv                             a row for each student, for people and spreadsheets
     feedback/STUDENT.md, .html             for the student
     gradebooks/canvas.csv, moodle.csv      to import
     gradebooks/gradescope/STUDENT/results.json
 
-All of it is made from results alone, so it can be made again without grading.
+All files are made from results alone, so they can be made again without grading.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write_reports(results: Sequence[Result], out_dir: Path, key: NotebookNode) -
     """Write all reports below `out_dir`; files of an earlier run are replaced.
 
     Args:
-        results: what grading found, with adjustments put on or not.
+        results: the results of grading, with adjustments put on or not.
         out_dir: the folder that holds `results/`.
         key: the whole lab.
     """
@@ -73,7 +73,7 @@ def question_names(results: Sequence[Result], key: NotebookNode) -> list[str]:
 
 
 def print_summary(results: Sequence[Result], key: NotebookNode, console: Console) -> None:
-    """A histogram of the points, the questions that lost most, and which submissions to look at by hand."""
+    """Print a histogram of the points, the questions that lost most, and the submissions to look at by hand."""
     known = [result for result in results if result.decided]
     if known:
         worth = max(result.out_of for result in known)
@@ -89,7 +89,7 @@ def print_summary(results: Sequence[Result], key: NotebookNode, console: Console
 
 
 def _histogram(points: Sequence[float], worth: float) -> Table:
-    """How many had how many points, in ten steps."""
+    """The number of students in each tenth of the lab's points."""
     counts = [0] * _BINS
     for value in points:
         counts[min(_BINS - 1, max(0, int(_BINS * value / worth)))] += 1 if worth else 0
@@ -104,7 +104,7 @@ def _histogram(points: Sequence[float], worth: float) -> Table:
 
 
 def _losses(results: Sequence[Result], key: NotebookNode) -> Table:
-    """The questions, the hardest first: mean share of points, and which check took most of them."""
+    """The questions, the hardest first: mean share of points, and the check that took most of them."""
     table = Table("lost most", "mean", "the check that most failed", box=None)
     titles = {question.name: question.title for question in questions(key)}
     rows: list[tuple[float, str, str]] = []
@@ -124,9 +124,9 @@ def _losses(results: Sequence[Result], key: NotebookNode) -> Table:
 
 
 def _to_look_at(results: Sequence[Result]) -> Iterator[tuple[str, str, str]]:
-    """Submissions whose points may not be what the answers deserve.
+    """Submissions whose points may not be those that the answers deserve.
 
-    A question left out deserves what it has, and where nothing was lost, nothing that was odd cost anything.
+    A question left out deserves its points, and a submission with all points has lost none to an oddity.
     """
     for result in results:
         if result.status == GRADED and all(check.outcome == PASSED for check in result.checks):

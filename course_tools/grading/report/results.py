@@ -1,4 +1,4 @@
-"""What grading found for one submission, and how it is kept on disk: one JSON file for each student."""
+"""The result of grading one submission, and its form on disk: one JSON file for each student."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ GRADED, UNREADABLE, WRONG_LAB = "graded", "unreadable", "wrong lab"
 NOT_GRADED = "not graded"
 """Status of a submission at which the grader itself failed: it has no points yet, which is not the same as zero.
 
-It has no digest, so `--resume` tries it again.
+Its result has no digest, so `--resume` grades the submission again.
 """
 
 AGAIN = "again"
 """Status of a submission that was stopped because other programs had the machine's cores.
 
-Like one that is not graded, it has no points yet and no digest.
+Like a submission that is not graded, such a one has no points yet and no digest.
 """
 
 RESULTS = "results"
@@ -36,13 +36,13 @@ class CheckResult:
     """One check cell of one submission.
 
     Attributes:
-        question: which question it belongs to, as in `q1`.
+        question: the question of the check, as in `q1`.
         check: the cell's grade_id, as in `q1-values`.
-        points, out_of: earned, and what there was to earn.
-        hidden: whether its tests are hidden from students; then `message` is not shown to them.
+        points, out_of: points earned, and points that could be earned.
+        hidden: whether the tests are hidden from students; then `message` is not shown to them.
         outcome: one of the outcomes above.
-        message: what the check said when it failed, cut to a bounded length; plain text.
-        topic: what those of its hidden tests are about that failed, in the words of the lab.
+        message: the check's message when it failed, cut to a bounded length; plain text.
+        topic: the topic of those hidden tests that failed, in the words of the lab.
     """
 
     question: str
@@ -62,19 +62,19 @@ class Result:
     Attributes:
         lab: name of the lab.
         student: id of the student: a name for files, unique in the batch.
-        name: how the student is called in the gradebook, from the path of the submission.
+        name: the student's name in the gradebook, from the path of the submission.
         source: the notebook inside the folder of submissions.
         digest: SHA-256 of the submission and of the lab that graded it; equal digests need no second run.
         status: `graded`, or why there are fewer points than the answers might deserve.
         checks: a row for each check cell of the lab, also those that never ran.
-        notes: what was repaired or looked odd, in plain words that students may read.
+        notes: repairs and oddities, in plain words that students may read.
         isolated: whether the code ran in bubblewrap's sandbox.
         seconds: wall time that grading took.
         late_days: whole days late, from the adjustments.
-        penalty: points taken off for it.
+        penalty: points taken off for late days.
         comment: the instructor's words, from the adjustments.
         gradebook_id: identifier of the student in Canvas or Moodle, when the download's file names hold one.
-        term: whose numbers the lab had; empty for those of the published course.
+        term: the term for which the lab's numbers were drawn; empty for those of the published course.
     """
 
     lab: str
@@ -95,17 +95,17 @@ class Result:
 
     @property
     def decided(self) -> bool:
-        """Whether its points are its own: nothing stood in the way that the student is not answerable for."""
+        """Whether the points are the submission's own: neither the grader's failure nor a busy machine ended it."""
         return self.status not in (NOT_GRADED, AGAIN)
 
     @property
     def points(self) -> float:
-        """Earned by the checks, less the penalty; never below zero."""
+        """Points of the checks, less the penalty; never below zero."""
         return max(0.0, sum(check.points for check in self.checks) - self.penalty)
 
     @property
     def out_of(self) -> float:
-        """What the whole lab is worth."""
+        """The points of the whole lab."""
         return sum(check.out_of for check in self.checks)
 
     @property
@@ -156,5 +156,5 @@ def load_all(out: Path) -> list[Result]:
 
 
 def total(results: Iterable[Result]) -> float:
-    """What the lab is worth, from the first result that knows it."""
+    """The points of the whole lab, from the first result that has them."""
     return next((result.out_of for result in results if result.out_of), 0.0)

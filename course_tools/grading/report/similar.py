@@ -1,9 +1,9 @@
-"""`course grade --similar`: which answers of a batch resemble each other, found by copydetect; a table and two files.
+"""`course grade --similar`: the answers of a batch that resemble each other, by copydetect; a table and two files.
 
-Only answers are compared, and what the lab hands out (stubs, given cells) does not count. copydetect looks at
+Only answers are compared, and code that the lab hands out (stubs, given cells) does not count. copydetect looks at
 fingerprints of token sequences (winnowing, as MOSS does), so that other names, comments and line breaks change nothing.
 
-INSTRUCTORS.md says what a number here means.
+INSTRUCTORS.md says how to read the numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from course_tools.grading.report import words
 from course_tools.labs import Lab
 
 _TOKENS = 20  # in a row that must agree; fewer are idioms
-_WINDOW = 6  # so that whatever agrees over _TOKENS + _WINDOW - 1 is found
+_WINDOW = 6  # so that every agreement over _TOKENS + _WINDOW - 1 is found
 _IN_TABLE, _SIDE_BY_SIDE = 0.5, 20
 NO_PROOF = (
     "Similarity is no proof. Two honest answers to a small question look alike, more so where the contract or a lesson "
@@ -41,12 +41,12 @@ NO_PROOF = (
 
 @dataclass(frozen=True)
 class Pair:
-    """Two students, and how much of each one's answers is in the other's.
+    """Two students, and the share of each one's answers that is in the other's.
 
     Attributes:
         first, second: the students.
-        shares: of the tokens of each; 1 is all of them.
-        marked: the answers as HTML, what agrees marked.
+        shares: share of the tokens of each that agree; 1 is all of them.
+        marked: the answers as HTML, the parts that agree marked.
     """
 
     first: str
@@ -62,7 +62,7 @@ def report_similar(lab: Lab, where: Path, out: Path, largest_bytes: int, console
         lab: the lab, with its source.
         where: folder or zip of submissions.
         out: gets `similar.csv`, all pairs, and `similar.html`, the first ones side by side.
-        largest_bytes: of one submission.
+        largest_bytes: limit on the size of one submission.
         console: where to print.
 
     Raises:
@@ -89,11 +89,11 @@ def report_similar(lab: Lab, where: Path, out: Path, largest_bytes: int, console
 
 
 def answers_of(key: NotebookNode, submissions: Sequence[Submission]) -> tuple[dict[str, str], dict[str, str]]:
-    """Student → code of the answers and of the own cells that they need; student → why there is none.
+    """Student → code of the answers and of the own cells that they need; student → the reason if there is none.
 
     Args:
         key: the whole lab.
-        submissions: what was handed in.
+        submissions: the submissions of a batch.
     """
     found: dict[str, str] = {}
     left_out: dict[str, str] = {}
@@ -119,7 +119,7 @@ def similar_pairs(answers: dict[str, str], given: str) -> list[Pair]:
 
     Args:
         answers: student → code.
-        given: code that everybody got, which does not count.
+        given: code that the lab hands out, which does not count.
 
     Raises:
         ValueError: copydetect is not installed.
@@ -146,7 +146,7 @@ def similar_pairs(answers: dict[str, str], given: str) -> list[Pair]:
 
 
 def _fingerprint(code: str, *, window: int, without: frozenset[int] | set[int] = frozenset()) -> Any:
-    """copydetect's; `without` is taken out here, for its own way of doing so wants each hash to occur once."""
+    """copydetect's fingerprint; `without` is taken out here, as copydetect's own way wants each hash to occur once."""
     from copydetect import CodeFingerprint
     from copydetect.utils import get_token_coverage
 

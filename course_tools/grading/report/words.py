@@ -36,7 +36,7 @@ STATUS = {
     "time limit": "Your notebook used up its time. What was checked until then keeps its points.",
     "memory limit": "Your notebook used up its memory. What was checked until then keeps its points.",
 }
-"""What a status means, said to the student."""
+"""The meaning of each status, in words for the student."""
 
 OUTCOME = {
     FAILED: "failed",
@@ -47,10 +47,10 @@ OUTCOME = {
 }
 
 JUDGED_AGAIN = "judged again with a right version of"
-"""What the note says about a question that an earlier one's fault had cost."""
+"""Words of the note about a question that an earlier one's fault had cost."""
 
 TOO_BUSY = "the machine was too busy to grade this: `course grade --resume` tries again"
-"""What the note says to the instructor."""
+"""Words of the note about a machine that was too busy, for the instructor."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # the last four: full-width, which some spreadsheets read as well
@@ -82,7 +82,7 @@ def markdown(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Points, without digits that nobody needs."""
+    """Points, without superfluous digits."""
     return f"{round(value, 2) + 0.0:.2f}".rstrip("0").rstrip(".")
 
 

@@ -1,1 +1,1 @@
-"""Where strangers' code runs: a kernel that sees little, may little, and can be ended."""
+"""The sandbox in which strangers' code runs: a kernel that sees little, may do little, and can be ended."""

@@ -1,7 +1,7 @@
 """Runs inside the untrusted kernel, in front of and behind each check: restores names, and notices crude tampering.
 
 A check that an answer could silence would be worthless, and in Python an answer can reach everything in its process.
-What this module does:
+This module does three things:
 
 - Names that the lab's own cells bound (`check`, a reference function, an input) are bound to the same objects again
   before each check, so a variable of a student that happens to be called `check` does no harm.
@@ -10,9 +10,9 @@ What this module does:
 - A check counts as passed only when its cell gets to its last line, an assert that fails with a number made up for
   this one run. A shell that drops asserts, or says "ok" to everything, fails this.
 
-What it cannot do: stop somebody who reads this file. An answer can find the number in the source of the running cell,
+No guard stops a student who reads this file. An answer can find the number in the source of the running cell,
 replace this module, or patch something that is not looked at, in the kernel or in the ranks. No check that shares a
-process with the code that it checks can be made proof against that. The sandbox contains the damage; what is left is
+process with the code that it checks can be made proof against that. The sandbox contains the damage; at stake are
 one student's points for one lab, and the notebook that earned them is on the instructor's disk to be read.
 """
 
@@ -48,7 +48,7 @@ class Tampered(Exception):
 
 
 class Guard:
-    """What was there before any answer ran. Made once, by the first cell."""
+    """The objects that were there before any answer ran. Made once, by the first cell."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -58,7 +58,7 @@ class Guard:
         self._classes = {name: set(vars(part)) for name, part in self._parts.items() if _is_ours(part)}
 
     def given(self, names: list[str]) -> None:
-        """The lab's own cell has just bound these names."""
+        """Remember the objects of these names, which the lab's own cell has just bound."""
         space = self._shell.user_ns
         self._given.update({name: space[name] for name in names if name in space})
 
@@ -67,10 +67,10 @@ class Guard:
         self._shell.user_ns.update(self._given)
 
     def sound(self, number: str) -> bool:
-        """True.
+        """Return True if nothing that checks rely on was replaced.
 
         Raises:
-            Tampered: it is not; the text starts with `number`.
+            Tampered: something was; the text starts with `number`.
         """
         changed = [name for name, part in self._parts.items() if _now(name) is not part]
         changed += [f"{name}.{added}" for name, known in self._classes.items() for added in _added(_now(name), known)]
@@ -89,7 +89,7 @@ class Guard:
 
 
 def _ids(things: list[object]) -> list[int]:
-    """Which objects these are; unlike `==` that asks none of them."""
+    """The identities of objects; unlike `==`, which an object may answer as it likes."""
     return [id(thing) for thing in things]
 
 
@@ -150,10 +150,10 @@ _GUARDS: list[Guard] = []
 
 
 def start(shell: Any) -> None:
-    """Remember how things are; called by the grader's first cell."""
+    """Remember the state of this process; called by the grader's first cell."""
     _GUARDS.append(Guard(shell))
 
 
 def the_guard() -> Guard:
-    """The one of this kernel."""
+    """The guard of this kernel."""
     return _GUARDS[0]

@@ -1,8 +1,8 @@
-"""A Jupyter kernel that nobody trusts, and the little of Jupyter's protocol that grading needs.
+"""An untrusted Jupyter kernel, and the little of Jupyter's protocol that grading needs.
 
-The grader listens to one channel only, the replies. What a kernel prints goes over another one, to which nobody is
-connected: a flood of prints never reaches the grader. Nothing that a kernel says is trusted to be short, true or there
-at all; everything has a time limit.
+The grader listens to one channel only, the replies. A kernel's prints go over another one, to which the grader is not
+connected: a flood of prints never reaches it. Nothing that a kernel says is trusted to be short, true or there at all;
+everything has a time limit.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _LARGEST_REPLY = 16 * MIB
 _GRACE_S = 3.0
 _LOOK_S = 0.2
 _SHARED_BYTES = 16 * MIB
-"""What may lie in the shared folder, which should hold sockets and one small file."""
+"""Limit on the size of the shared folder, which should hold sockets and one small file."""
 
 
 class KernelEnded(Exception):
-    """The kernel is gone, `reason` says why: one of the words above."""
+    """The kernel is gone; `reason` is one of the words above."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class TooBusyError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a cell: no `error`, or the name of the exception and its text; `late` if it was interrupted."""
+    """The outcome of a cell: no `error`, or the name of the exception and its text; `late` after an interrupt."""
 
     error: str = ""
     text: str = ""
@@ -66,12 +66,12 @@ class Budget:
 
     @property
     def deadline(self) -> float:
-        """`time.monotonic()` at which the submission ends, as far as is known."""
+        """The `time.monotonic()` at which the submission's time ends, by the seconds lost so far."""
         return self.start + stretched(self.wall_s, self.lost_s)
 
     @property
     def cannot_say(self) -> bool:
-        """Whether so much was lost to others that its end proves nothing."""
+        """Whether so much was lost to others that the end of the time proves nothing."""
         return cannot_say(self.wall_s, self.lost_s)
 
 
@@ -79,8 +79,8 @@ class Kernel:
     """A sandboxed kernel, started when made; a context manager that ends it.
 
     Args:
-        limits: what it may use.
-        isolation: see `sandbox`.
+        limits: the limits of the submission.
+        isolation: see `sandbox.processes`.
         budget: the time of the whole submission.
     """
 
@@ -112,19 +112,19 @@ class Kernel:
         self.close()
 
     def close(self) -> None:
-        """End every process and remove what it wrote."""
+        """End every process and remove the files."""
         self._stack.close()
 
     def run(self, source: str, *, silent: bool = False, limit_s: float | None = None) -> Reply:
         """Run one cell.
 
         Args:
-            source: its text.
-            silent: leave it out of the history, and call no hooks that answers may have set.
-            limit_s: seconds that it may take; default: what the limits say.
+            source: the cell's text.
+            silent: leave the cell out of the history, and call no hooks that answers may have set.
+            limit_s: seconds that the cell may take; default: those of the limits.
 
         Raises:
-            KernelEnded: it ended by itself, by a limit, or because it did not stop when interrupted.
+            KernelEnded: the kernel ended by itself, by a limit, or because the cell did not stop when interrupted.
             TooBusyError: a limit was reached, and the machine is to blame.
         """
         content = {"code": source, "silent": silent, "store_history": not silent, "user_expressions": {}}
@@ -164,7 +164,7 @@ class Kernel:
         return None
 
     def _receive(self, request: str) -> dict | None:
-        """One message, if it is the reply to `request`; anything else is dropped."""
+        """Receive one message; return its content if it is the reply to `request`, else None."""
         try:
             _, parts = self._session.feed_identities(self._socket.recv_multipart(zmq.NOBLOCK))
             message = self._session.deserialize(parts)
@@ -195,7 +195,7 @@ class Kernel:
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk of what lies in a folder that someone else writes to at the same time."""
+    """Bytes on disk of all files in a folder that another process writes to at the same time."""
     total = 0
     for parent, _, files in os.walk(folder):
         for name in files:

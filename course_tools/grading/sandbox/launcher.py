@@ -2,9 +2,9 @@
 
     python -m course_tools.grading.sandbox.launcher '{"data": 4294967296, …}' -f CONNECTION_FILE …
 
-Limits of the operating system hold from the first instruction on and need no watching, but they know single processes
-only. So `data` stops one process that asks for too much (it sees a MemoryError), and the grader, from outside, watches
-the sum.
+Limits of the operating system hold from the first instruction on and need no watching, but are for single processes
+only. So `data` stops one process that asks for too much, with a MemoryError, and the grader, from outside, watches the
+sum.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def main() -> None:
     """Become a kernel with the limits of the first argument."""
     limits = json.loads(sys.argv.pop(1))
     if uid := limits.get("uid"):
-        # The grader is root, and root's processes are not counted. A user of its own for each submission is.
+        # The grader is root, whose processes are not counted; those of a user for each submission are.
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
     if os.name == "posix":
         set_limits(limits)
-    if sys.platform == "linux":  # bubblewrap does it by itself; a plain kernel would outlive a grader that is killed
+    if sys.platform == "linux":  # bubblewrap ends with the grader; a plain kernel would outlive one that is killed
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as adjustment:
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def set_limits(limits: dict[str, int]) -> None:
-    """Those that the system knows; a limit that it does not allow to set is left out."""
+    """Set the limits that the system knows; one that may not be set is left out."""
     import resource
 
     wanted = {"data": "RLIMIT_DATA", "threads": "RLIMIT_NPROC", "file": "RLIMIT_FSIZE", "core": "RLIMIT_CORE"}

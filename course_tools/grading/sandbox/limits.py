@@ -1,4 +1,4 @@
-"""How much one submission may use."""
+"""The limits of one submission: seconds, bytes, processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Limits:
 
     Attributes:
         wall_s: seconds for everything, from the start of the first kernel to the last check.
-        cell_s: seconds for one cell; then it is interrupted, and its kernel ended if it does not stop.
-        memory_bytes: of all processes together, and of each file system in memory.
-        processes: alive at one time, ranks included. A rank runs some ten threads, which the system counts, too.
+        cell_s: seconds for one cell; then the cell is interrupted, and its kernel ended if it does not stop.
+        memory_bytes: memory of all processes together, and of each file system in memory.
+        processes: processes alive at one time, ranks included. A rank runs some ten threads, which the system counts.
         file_bytes: size of one file that a submission writes.
         submission_bytes: size of the notebook that is handed in.
-        message_chars: of a check's message, the rest is cut.
+        message_chars: characters of a check's message; the rest is cut.
     """
 
     wall_s: float = 600.0
@@ -36,5 +36,5 @@ class Limits:
 
     @property
     def threads(self) -> int:
-        """What the operating system counts against its limit on processes: threads."""
+        """Number of threads, which the operating system counts against its limit on processes."""
         return 16 * self.processes

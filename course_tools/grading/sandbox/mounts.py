@@ -1,6 +1,6 @@
-"""What a sandboxed kernel sees of this machine: Python, its packages, the course's, and empty folders of its own.
+"""Paths of this machine that a sandboxed kernel sees: Python, its packages, the course's, and empty folders of its own.
 
-Never the submissions, `solutions/`, results, or anyone's home folder: they are not hidden, they are not there.
+It never sees submissions, `solutions/`, results, or anyone's home folder: they are not hidden, they are not there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from course_tools import folders
 
 KERNEL_FOLDER = "/run/kernel"
-"""Where the kernel finds its connection file and puts its sockets: the one folder that it shares with the grader."""
+"""The folder of the kernel's connection file and sockets: the only one that kernel and grader share."""
 WORK_FOLDER = "/tmp/lab"
 HOME = "/tmp/home"
 
@@ -41,7 +41,7 @@ def masked() -> list[Path]:
 
 
 def root_links() -> Iterator[tuple[str, Path]]:
-    """Where /bin, /lib and the like are links (they mostly are), as (target, link); else nothing."""
+    """Those of /bin, /lib and the like that are links (most of them are), as (target, link)."""
     for path in (Path("/bin"), Path("/sbin"), Path("/lib"), Path("/lib32"), Path("/lib64")):
         if path.is_symlink():
             yield os.readlink(path), path
@@ -60,7 +60,7 @@ def font_caches() -> list[Path]:
 
 
 def environment(home: str = HOME, temporary: str = "/tmp") -> dict[str, str]:
-    """A whole environment: nothing of the grader's own gets through."""
+    """All variables of a kernel's environment: nothing of the grader's own gets through."""
     path = os.pathsep.join(dict.fromkeys([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return {

@@ -4,7 +4,7 @@ Two ways, the better one that works here:
 
 - `bubblewrap`: its own file tree (see `mounts`), processes, network (only the loopback), and no privileges.
 - `none`: a plain process (macOS, Windows, a Linux without bubblewrap, most containers). Its children are found and
-  killed, its memory is watched, but it can read what the grader can read and use the network. Results say so: NOT
+  killed, its memory is watched, but it can read all that the grader can read and use the network. Results say so: NOT
   ISOLATED.
 
 Where security is concerned, a tool that many people look at beats our own: there is no third way.
@@ -14,8 +14,8 @@ used with torch, which reserves far more than it touches; the limit on data (RLI
 single processes; cgroups count right, but only root and some systemd machines may make one. So every 0.2 s the sum
 over all processes is taken: of RSS, which counts shared pages once for each process and so is never too low, and only
 if that is too much, of PSS, which counts them once. Files in memory (/tmp, /dev/shm) are limited by their mounts.
-What remains: memory of files that are neither mapped nor mounted (memfd). The system's own out-of-memory handler then
-ends the sandbox first, because `launcher` tells it so.
+Memory of files that are neither mapped nor mounted (memfd) remains uncounted. The system's own out-of-memory handler
+then ends the sandbox first, because `launcher` tells it so.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from course_tools.grading.sandbox.limits import Limits
 
 BUBBLEWRAP, NONE = "bubblewrap", "none"
 PLAIN = "COURSE_GRADING_PLAIN"
-"""Environment variable: set to anything, submissions run as plain processes even where bubblewrap works."""
+"""Environment variable: if it is set, submissions run as plain processes even where bubblewrap works."""
 MARK = "COURSE_GRADING_SANDBOX"
-"""Environment variable by which the processes of an unisolated kernel are found, whoever their parent is by then."""
+"""Environment variable by which the processes of an unisolated kernel are found, whatever their parent is by then."""
 _ALL_USERS = 65536
 _SWEEPS = 20
-"""How often to look for processes that others started while those were being ended."""
+"""Number of looks for processes that others started while those were being ended."""
 _RUNNING: set[Sandbox] = set()
 _STOPPED = threading.Event()
 
@@ -59,8 +59,8 @@ class Sandbox:
 
     Args:
         shared: folder of the grader that becomes the kernel's connection folder; nothing secret may be in it.
-        arguments: what the kernel gets on its command line.
-        limits: what it may use.
+        arguments: the kernel's command line.
+        limits: the limits of the submission.
         isolation: one of the two ways above.
     """
 
@@ -104,7 +104,7 @@ class Sandbox:
         return self._process.poll() is None
 
     def processes(self) -> list[psutil.Process]:
-        """Every process in it, without bubblewrap's own."""
+        """Every process in the sandbox, without bubblewrap's own."""
         try:
             found = self._root.children(recursive=True)
         except psutil.Error:
@@ -123,13 +123,13 @@ class Sandbox:
         return "memory" if too_much else ""
 
     def interrupt(self) -> None:
-        """Send the kernel what Ctrl-C sends."""
+        """Send the kernel the signal of Ctrl-C."""
         for process in sorted(self.processes(), key=_started)[:1]:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """End every process. With bubblewrap the system does it: they all end with the first one of theirs."""
+        """End every process. With bubblewrap the system does: all end with the first one of their namespace."""
         leftover = [self._root]
         with contextlib.suppress(psutil.Error):
             if self.isolation == NONE:
@@ -150,7 +150,7 @@ class Sandbox:
 
 
 def _end(processes: list[psutil.Process]) -> bool:
-    """Kill these; whether there was any."""
+    """Kill these processes; return whether there was any."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -210,7 +210,7 @@ def best_isolation() -> str:
 
 @functools.cache
 def bubblewrap_works() -> bool:
-    """Whether it is installed and may do its work here; tried once, with a small Python."""
+    """Whether bubblewrap is installed and may do its work here; tried once, with a small Python."""
     if sys.platform != "linux" or not shutil.which("bwrap"):
         return False
     test = "import os, sys; uid = int(sys.argv[1]); uid and os.setuid(uid); import course_tools, zmq, ipykernel"
@@ -234,7 +234,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def _parents(paths: list[Path]) -> list[Path]:
-    """Folders above these that nothing else provides, outermost first."""
+    """Folders above these paths that nothing else provides, outermost first."""
     found = {parent for path in paths for parent in path.parents if parent not in (Path("/"), Path("/tmp"))}
     return sorted(parent for parent in found if not any(parent.is_relative_to(path) for path in paths))
 
@@ -249,7 +249,7 @@ def _is_root() -> bool:
 
 
 def _needed_by_system() -> dict[str, str]:
-    """Windows starts nothing without these."""
+    """Variables without which Windows starts nothing."""
     return {name: os.environ[name] for name in ("SYSTEMROOT", "TEMP", "TMP") if name in os.environ and os.name == "nt"}
 
 
