@@ -39,26 +39,29 @@ def check_start(function: Function) -> None:
 
 
 def check_glued(function: Function) -> None:
-    """Means and shapes of gradients that differ in each element, with one all-reduce."""
+    """Means and shapes of gradients that differ in each element, with one all-reduce; in float64 to its last bit."""
 
-    def on_each_rank() -> tuple[list[torch.Tensor | None], int]:
-        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 2), (4,), ())]
+    def on_each_rank(dtype: torch.dtype, unit: float) -> tuple[list[torch.Tensor | None], int]:
+        parameters = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in ((3, 2), (4,), ())]
         for number, parameter in enumerate(parameters):
-            numbers = torch.arange(parameter.numel(), dtype=torch.float).view_as(parameter)
-            parameter.grad = 10.0 * number + numbers + dist.get_rank()
+            numbers = torch.arange(parameter.numel(), dtype=dtype).view_as(parameter)
+            parameter.grad = (10.0 * number + numbers + dist.get_rank()) * unit
         with measure.traffic() as sent:
             function(parameters)
         return [parameter.grad for parameter in parameters], sent.messages["all_reduce"]
 
-    for p in (2, 4):
+    for p, dtype, unit in ((2, torch.float32, 1.0), (4, torch.float64, 1 + 2**-30)):  # float32 takes that unit for 1
         due = [[10.0 * number + i + (p - 1) / 2 for i in range(size)] for number, size in enumerate((6, 4, 1))]
-        for grads, calls in ranks.run(on_each_rank, world_size=p):
+        for grads, calls in ranks.run(on_each_rank, dtype, unit, world_size=p):
             shapes = [None if g is None else tuple(g.shape) for g in grads]
             assert shapes == [(3, 2), (4,), ()], (
                 f"gradients should keep their shapes, (3, 2), (4,) and (), but have {shapes}"
             )
             values = [g.flatten().tolist() for g in grads if g is not None]
-            assert values == due, f"on {p} ranks the means should be {due}, but are {values}"
+            rounded = [[round(value, 6) for value in each] for each in values]
+            assert rounded == due, f"on {p} ranks the means should be {due}, but are {rounded}"
+            exact = values == [[value * unit for value in each] for each in due]
+            assert exact, f"gradients in {dtype} have means that are right to some seven digits only"
             assert calls == 1, f"one all-reduce for all, but there were {calls}"
 
 
@@ -80,14 +83,19 @@ def check_arrived(function: Function) -> None:
                 return f"the sum of {bucket}"
 
             replica = SimpleNamespace(buckets=[*names], missing=[*sizes], started=[], start=start)
-            for count, number in enumerate(order):
+            for count, number in enumerate(order * 2):
+                place = count % len(order)
+                if count == len(order):  # the second step, after what `synchronize` does
+                    replica.started, replica.missing = [], [*sizes]
+                    begun.clear()
                 misses = ", ".join(f"{name} misses {size}" for name, size in zip(names, sizes))
-                case = f"bucket {misses} gradients; they come for buckets {order[: count + 1]}"
+                case = f"bucket {misses} gradients; they come for buckets {order[: place + 1]}"
+                case += ", in the second step" if count >= len(order) else ""
                 try:
                     function(replica, number)
                 except Exception as error:
                     raise AssertionError(f"{case}: {type(error).__name__}, {error}") from error
-                left, wanted = "".join(begun), due[count]
+                left, wanted = "".join(map(str, begun)), due[place]
                 assert left == wanted, f"{case}: '{wanted}' should have left, but '{left}' has"
                 kept = [f"the sum of {bucket}" for bucket in begun]
                 held = replica.started

@@ -93,10 +93,11 @@ def check_bytes(function: Function) -> None:
 
 
 def check_softmax(function: Function) -> None:
-    """The softmax of all keys so far, of large scores, after pieces of unequal size."""
+    """The softmax of all keys so far, of large scores, far apart and close together, after pieces of unequal size."""
     torch.manual_seed(0)
-    scores, values = 1000 * torch.randn(5, 12, dtype=torch.float64), torch.randn(12, 3, dtype=torch.float64)
-    for ends in ((4, 8, 12), (1, 7, 12)):
+    values, spread = torch.randn(12, 3, dtype=torch.float64), torch.randn(5, 12, dtype=torch.float64)
+    size = 1000 * torch.randn(5, 1, dtype=torch.float64)
+    for scores, ends in ((1000 * spread, (4, 8, 12)), (size + spread, (1, 7, 12))):  # far apart, all weight is on one
         mix, log_sum = torch.zeros(5, 3, dtype=torch.float64), torch.full((5,), -torch.inf, dtype=torch.float64)
         for begin, seen in zip((0, *ends), ends):
             mix, log_sum = function(mix, log_sum, scores[:, begin:seen], values[begin:seen])

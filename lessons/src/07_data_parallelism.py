@@ -317,8 +317,8 @@ rank_timeline(
 
 # %% [markdown]
 # The buckets leave in the middle of the backward pass: that is what the figure proves. In the hook it is the last
-# `while`, with `is_full` in the place of your `missing`; without `overlap` all buckets wait for `synchronize`. (A
-# communication counts as under way until the *slowest* rank has joined in.) It does not prove that the step got
+# `while`, with `is_full` in the place of your `missing`; without `overlap` all buckets wait for `synchronize`. The
+# figure does not prove that the step got
 # shorter. Here the network *is* a processor: copying and summing take turns with computing, on two cores.
 #
 # So let us give the ranks a network that needs no core: a link of $W$ = 200 MB a second, over which $n$ bytes are under way
@@ -347,16 +347,16 @@ for overlap in (False, True):
 BucketExplorer().show()
 
 # %% [markdown]
-# 1. Make the bucket **1 KiB**, then **8 GiB**. In both cases all wait; for which reason in the one, for which in the
-# other?
+# 1. Take **8 GiB**, then **1 KiB**. Guess each time, before you do it: what will it cost to switch *send during the
+# backward pass* off?
 # 2. Set **1,024 ranks**. A ring's bytes hardly grow (1.75 becomes 2). What does, and where does the best size go?
 # 3. Choose **GPT-2 small** at 32 MiB. Most of the last bucket is one tensor that arrives at the very end, and no
 # bucket size can hide it. Which tensor is that?
 #
 # <details><summary>Answers</summary>
 #
-# 1. 1 KiB: thousands of messages, each pays α, and the link is never free in time. 8 GiB: one bucket, which can leave
-# only when the last gradient is there.
+# 1. 8 GiB: nothing. The only bucket leaves after the last gradient anyway. 1 KiB: 120 ms. Thousands of messages, and
+# their α, keep the link busy for 190; 120 of those were hidden.
 # 2. Messages: 2,046 for every bucket instead of 14. So the best bucket grows, from 32 MiB to 1 GiB, and much of it can
 # no longer hide. (A ring over all ranks is the wrong algorithm then; section 12.)
 # 3. The embedding, 38.6 of 124 million parameters. Its weights are used twice, at the input and at the output, so its
@@ -431,7 +431,7 @@ for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
     print(f"{make_optimizer.__name__}: equal to DistributedDataParallel after each of 5 steps: {worst < 1e-12}")
 
 # %% [markdown]
-# It is. What they differ in is the number of calls, and when (section 11 looks into PyTorch's buckets).
+# Yes. They differ in how many calls they make, and when (section 11 looks into PyTorch's buckets).
 #
 # That is the story: one mean over the ranks, in few messages, behind the backward pass.
 
@@ -446,8 +446,9 @@ for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
 # ## 8 · Forget the 1/p
 #
 # Different seeds were one way to break it (section 2). Here is another: you delete the division. Every gradient is then
-# $p = 4$ times too long. SGD's first step misses the right point by three times the length of the right step. By how many
-# lengths does Adam's miss it? In each number, Adam's first step is the learning rate times $g/(|g| + \epsilon)$.
+# $p = 4$ times too long. SGD's first step misses the right point by three times the length of the right step. Adam's
+# is, in each number, the learning rate times $g/(|g| + \epsilon)$, so a factor nearly cancels (lesson 04). By how many
+# lengths of the right step does it still miss?
 
 # %%
 guess_adam = ask("By how many lengths of the right step does Adam's first step miss?")
@@ -787,7 +788,7 @@ print(f"Llama 3's 16.8 million tokens, over 16,384 replicas: {2**24 // 2**14:,d}
 # Llama 3 405B was trained on 16,384 H100s with 16.8 million tokens in a batch, and had 128 replicas, each spread over
 # 128 GPUs (Grattafiori et al. 2024, Table 4). Each of 16,384 replicas would have 1,024 tokens, just enough to hide, but
 # that is an eighth of one of its sequences of 8,192. And no card holds 405 billion parameters. If you want ten thousand
-# GPUs, you must split something else than the batch: the next three lessons.
+# GPUs, you must split something else than the batch: the next two lessons.
 #
 # ## 14 · Four times the batch: which learning rate?
 #

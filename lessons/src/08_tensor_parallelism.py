@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 50 minutes, second sitting 45; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes nothing in what is held and sent. It changes where you may do it: section 14 |
+# | A GPU | changes nothing in what is held. It changes one message (section 10) and where you may do it (section 14) |
 # | Opens | `collectives/operators.py`, `parallel/tensor.py` |
 #
 # Data parallelism gave every rank the whole model. That was its strength, and here is its end. 175 billion parameters
@@ -115,7 +115,7 @@ ways = {f"A by {a}, B by {b}": (a, b) for a in ("columns", "rows") for b in ("co
 for name, way in ways.items():
     computed, needed, result = runs.layouts(*way)
     between = ", ".join(map(str, steps(computed, needed))) or "nothing"
-    print(f"{name}: H is [{computed}], B needs [{needed}]: {between}")
+    print(f"{name}: H is [{computed}], B needs [{needed}]: {between}; Y is [{result}]")
 gelu = [F.gelu(torch.tensor(x)).item() for x in (1.0, -2.0, -1.0)]
 print(f"GELU(1) + GELU(-2) = {gelu[0] + gelu[1]:.3f}, but GELU(1 - 2) = {gelu[2]:.3f}")
 
@@ -211,9 +211,9 @@ for name, enter in {"nothing": lambda x: x, "an all-reduce": f_bar}.items():
 # Neither. The first is the dangerous one: the loss is right to the last digit, and everything below this layer learns
 # from a gradient of which most is missing. The second adds four equal copies of $X$.
 #
-# What is needed does *nothing* in the forward pass and adds up in the backward pass. We call it $f$. Its partner $\bar f$ is the other way round, the `f_bar` of the cell: it adds up in the forward pass and
-# does nothing in the backward pass, because the gradient of a sum goes to each of its terms unchanged. Such pairs are
-# called **conjugate**.
+# What is needed does *nothing* in the forward pass and adds up in the backward pass. We call it $f$. Its partner
+# $\bar f$ is the other way round, the `f_bar` of the cell: it adds up in the forward pass and does nothing in the
+# backward pass, because the gradient of a sum goes to each of its terms unchanged. Such pairs are called **conjugate**.
 #
 # **Your turn.** Write what $f$ does on the way back. `grad` is this rank's part of the gradient; autograd only lends it
 # to you.
@@ -252,8 +252,8 @@ def f_backward(grad):
 print("one model after each of three steps:", max(ranks.run(runs.apart, ParallelGPT, world_size=4)) < 1e-12)
 
 # %% [markdown]
-# The same model. It is made of two kinds of layers, whose forward passes are printed below. Where do $f$ and $\bar f$
-# stand?
+# The same model. It is made of two kinds of layers, whose forward passes are printed below (their branch
+# `sequence_parallel` is section 6's). Where do $f$ and $\bar f$ stand?
 #
 # And the bill? Of each matrix a rank holds a quarter; of two norms and two biases behind sums it holds all, six times
 # the width in each block, and twice the width in the last norm. It sends in a step: four all-reduces of the stream in
@@ -281,8 +281,7 @@ display(compare(guess={"parameters": guess_held}, predicted=counts, measured={"p
 compare(predicted=messages, measured=sent, tolerance=0.05, unit="kB", name="each rank sends")
 
 # %% [markdown]
-# `f` stands in front of the product that is cut by columns, `f_bar` behind the one that is cut by rows: the plug and the
-# socket of section 1.
+# `f` stands in front of the column cut, `f_bar` behind the row cut: section 1's plug and socket.
 #
 # A quarter of the parameters, and a bit. But look at what is sent. Data parallelism sends less than twice its gradients,
 # whatever the batch. Here the bytes grow with the *tokens*. And nearly a third are logits, for a vocabulary of 256.
@@ -305,8 +304,8 @@ guess_whole = ask("Upper half: percent of the unsplit block's activations that e
 # Heads and hidden features are cut, and what lies between is not. But a norm works on each token alone, so there the
 # stream can be cut along the **sequence**. In front of a column cut the tokens are gathered, $g$; behind a row cut each
 # rank takes its tokens of the sum, $\bar g$. The two are a conjugate pair: behind a gather of tokens stands, on the way back, a sum
-# of gradients of which each rank takes its part. And an all-reduce *is* a reduce-scatter and an all-gather, so $f$ and
-# $\bar f$ have become two halves each. The whole MLP:
+# of gradients of which each rank takes its part. And an all-reduce *is* a reduce-scatter and an all-gather: each is now
+# two halves, $\bar g$ and the next $g$. The whole MLP:
 
 # %%
 def mlp_of_tokens(x_part, a, b):
@@ -341,7 +340,7 @@ print(f"upper half: {100 * upper / unsplit:.0f} percent (you said {guess_whole.s
 print(f"with the stream cut, {upper / lower:.1f} times fewer bytes than without")
 
 # %% [markdown]
-# The stream was half of what the ranks kept, and now it is cut. Is it for nothing? Not quite. A rank that keeps only its
+# The stream was half of what the ranks kept, and now it is cut. Is that free? Not quite. A rank that keeps only its
 # own tokens has to gather the others' *again* in the backward pass, for the gradient of the column cut's weight.
 #
 # **Your turn.** How many bytes does each of $t$ ranks send for a block in a step, if the stream is cut? Each
@@ -496,7 +495,7 @@ rank_timeline(
 #
 # ## 10 · PyTorch's own
 #
-# First a word about the backend. Section 6 checked your formula against the calls that were made, each with its price, and
+# First a word about gloo, the backend that carries our ranks' messages. Section 6 checked your formula against the calls that were made, each with its price, and
 # section 2's reduce-scatter was lesson 06's own. What does gloo really send for one? And for an all-reduce of the same tensor?
 
 # %%
@@ -598,7 +597,7 @@ for rank, (held, off_y, alone, added) in enumerate(ranks.run(second.grouped, pai
 # continued.
 #
 # Say that some keys were seen. Kept are the mix so far, $m = \sum_j e^{s_j} v_j / \sum_j e^{s_j}$, and $\ell = \log
-# \sum_j e^{s_j}$. More keys come, and the sum grows to $\ell'$. Then the old mix weighs $e^{\ell - \ell'}$, and each new
+# \sum_j e^{s_j}$. More keys come, and $\ell$ grows to $\ell'$. Then the old mix weighs $e^{\ell - \ell'}$, and each new
 # value $e^{s - \ell'}$. No number here can overflow, since no exponent is positive. (A query that has seen nothing at
 # all, $\ell' = -\infty$, would give nan. The ring begins with a rank's own keys, so it never meets one.)
 #
@@ -675,8 +674,8 @@ compare(guess=guess_back, predicted=(3 + 4) * 2 * keys, measured=back, tolerance
 # ## 13 · Who works when
 #
 # Look at `if source <= rank` again. Rank 0 has the first tokens, which see almost nothing. In most steps it lets keys
-# pass and waits. How unequal are the ranks? Count the products of our ring, which computes its own square whole and
-# masks half of it afterwards.
+# pass and waits. How unequal are the ranks? Count the products. The library's ring, too, computes its own square whole
+# and masks half of it afterwards.
 
 # %%
 guess_last = ask("Plain order: how many times the operations of rank 0 does rank 3 make?")
@@ -713,7 +712,7 @@ compare(
 # of 3.5; with 16 ranks it would be 8 instead of 15.5.
 #
 # Is the whole GPT still the same model? And does each rank keep a quarter of the activations? (Gradients are sums over
-# tokens, so they are added up as in lesson 07: *that* traffic does not grow with the sequence.)
+# tokens, so they are added up as in section 7: *that* traffic does not grow with the sequence.)
 
 
 # %%
@@ -815,9 +814,9 @@ compare(
 # So never more than eight in these papers: what does not fit into a machine is cut between the layers (Narayanan et al.
 # 2021, Table 1: 8 GPUs a layer and 35 stages for 530 billion).
 #
-# **Llama 3, 128k tokens.** The last stage of its training had sequences of 131,072 tokens. The machine's eight GPUs cut
-# heads and width already, and its 8 pairs of keys and values, so the sequence is cut, over 16 ranks (Grattafiori et al.
-# 2024, Table 4). Two rows of that table: 16,384 GPUs, 16 stages of layers (lesson 09), 16 sequences a replica, a batch
+# **Llama 3, 128k tokens.** The last stage of its training had sequences of 131,072 tokens. A machine's eight GPUs
+# already cut the model's heads, width and 8 pairs of keys and values, so the sequence is cut, over 16 ranks (Grattafiori
+# et al. 2024, Table 4). Two rows of that table: 16,384 GPUs, 16 stages of layers (lesson 09), 16 sequences a replica, a batch
 # of 16 million tokens. For the long one it prints 4 replicas. Can that be?
 
 # %%
@@ -887,7 +886,7 @@ self_check(answer_1, turns.EXERCISES[0], tolerance=0.01, hint="Section 4 has the
 
 # %%
 answer_2 = None  # between 0 and 1
-self_check(answer_2, turns.EXERCISES[1], tolerance=0.01, hint="Section 14 has the function, and all four numbers.")
+self_check(answer_2, turns.EXERCISES[1], tolerance=0.01, hint="Section 14 has the function, and the two speeds inside a machine.")
 
 # %%
 answer_3 = None  # MB sent by each of 16 ranks, for one layer

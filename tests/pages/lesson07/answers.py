@@ -70,6 +70,15 @@ def still_flat(parameters):
         parameter.grad.data = part
 
 
+def into_float32(parameters):
+    flat, end = torch.empty(sum(parameter.numel() for parameter in parameters)), 0
+    for parameter in parameters:
+        flat[end : (end := end + parameter.numel())] = parameter.grad.flatten()
+    dist.all_reduce(flat)
+    for parameter, part in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):
+        parameter.grad.copy_(part.view_as(parameter) / dist.get_world_size())
+
+
 def each_its_mean(parameters):
     flat = torch.stack([parameter.grad.mean() for parameter in parameters]) / dist.get_world_size()
     dist.all_reduce(flat)
@@ -110,6 +119,20 @@ def keeps_the_bucket(replica, number):
         bucket = replica.buckets[len(replica.started)]
         replica.start(bucket)
         replica.started.append(bucket)
+
+
+def counts_for_itself(replica, number):
+    replica.missing[number] -= 1
+    replica.next = getattr(replica, "next", 0)
+    while replica.next < len(replica.buckets) and not replica.missing[replica.next]:
+        replica.started.append(replica.start(replica.buckets[replica.next]))
+        replica.next += 1
+
+
+def starts_a_number(replica, number):
+    replica.missing[number] -= 1
+    while len(replica.started) < len(replica.buckets) and not replica.missing[len(replica.started)]:
+        replica.started.append(replica.start(len(replica.started)))
 
 
 def never_starts(replica, number):
@@ -175,6 +198,7 @@ ANSWERS = {
             the_sum: "the means should be",
             still_flat: "keep their shapes",
             each_its_mean: "the means should be",
+            into_float32: "seven digits only",
         },
     ),
     turns.check_arrived: Answers(
@@ -184,6 +208,8 @@ ANSWERS = {
             one_at_a_time: "'ab' should have left",
             beyond_the_last: "IndexError",
             keeps_the_bucket: "what start returned",
+            counts_for_itself: "in the second step",
+            starts_a_number: "but '0' has",
             never_starts: "should have left",
             never_appends: "was started before",
         },
