@@ -92,7 +92,7 @@ class ShapesTable(Tabular):
         self.formula, self.measured, self.off = formula, measured, off
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        head = ("pipeline · data · tensor", *(f"kB along {axis}" for axis in AXES), "MB held", "idle", "loss off by")
+        head = ("shape", *(f"kB along {axis}" for axis in AXES), "MB held", "idle", "loss off by")
         return head, [self._row(shape) for shape in self.measured]
 
     def _row(self, shape: Shape) -> tuple[str, ...]:

@@ -165,12 +165,13 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 #
 # ## 4 · Ten shapes
 #
-# Now lay 8 ranks out in all ten ways: from 8 stages (8·1·1) over 8 replicas (1·8·1) to 8 pieces of every layer (1·1·8).
+# Now lay 8 ranks out in all ten ways. A shape's name is pipeline · data · tensor, from 8 stages (8·1·1) over 8 replicas
+# (1·8·1) to 8 pieces of every layer (1·1·8).
 # Three meters run beside each: the kernel's count of bytes, the account of memory, and the clock.
 #
 # The formulas are those of lessons 07 to 10. Along **tensor**, each block adds up the stream of every micro-batch four
-# times, and the ends join embedding and logits. Along **pipeline**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
-# end. Along **data**, all gradients of the rank are reduced once. A rank **holds** 16 bytes for each of its parameters
+# times, and the ends join embedding and logits. Along **pipeline**, the stream crosses
+# each border twice, and the tied embedding's gradient goes once from end to end. Along **data**, all gradients of the rank are reduced once. A rank **holds** 16 bytes for each of its parameters
 # (here 4 + 4 + 8, in fp32). With $m$ micro-batches and $p$ stages, the first stage also holds activations of $\min(m, p)$
 # micro-batches, and $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipeline hurts.
 #
