@@ -91,12 +91,6 @@ def notes(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def curve(log: list[dict[str, Any]]) -> list[float]:
-    """The loss of each step; of a step that was taken twice, the later one."""
-    losses = {line["step"]: line["loss"] for line in log if "loss" in line}  # a later line overwrites
-    return [losses[step] for step in sorted(losses)]
-
-
 def survive(
     folder: Path, kill_at: int, back_at: int | None = None, kill_rank_at: int | None = None, steps: int = 60,
     every: int = 10, pause_s: float = 0.0, ranks_per_node: int = 2, pipeline: int = 1, tensor: int = 1,

@@ -2,7 +2,6 @@
 
     machine = calibrate(training)                                # about ten seconds of 1, 2 and 4 ranks at work
     rank_layouts(training, layouts(training, 4), machine)        # the quickest first
-    race(training, [first, last])                                # on ranks: their steps in turn, in seconds
 
 Ranks share cores where there are more ranks than cores, and two clocks keep that apart. A rank's computing is measured
 in seconds of the processor, without other programs, while p ranks work at once (two threads of one core are slower
@@ -44,7 +43,7 @@ from course_lib.predict.setup import Setup
 from course_lib.predict.tensors import rank_parameters
 from course_lib.predict.traffic import Link, all_reduce, fit_link
 from course_lib.predict.zero import unit_buffers
-from course_pages.lesson17.capstone import Layout, Line, Training, build, timed_step
+from course_pages.lesson17.capstone import Layout, Training
 
 FREE = Link(Seconds(0.0), 0.0)
 SIZES = (256, 2**18)
@@ -292,15 +291,3 @@ def _passing(setup: Setup, stage: int) -> int:
         at_block += int(block_activations(setup)) - int(block_input(setup))
     is_last = stage == setup.pipeline - 1
     return max(2 * logits, at_block - logits) * is_last + at_block * (not is_last) + 2 * stream * (setup.pipeline > 1)
-
-
-def race(training: Training, candidates: Sequence[Layout], rounds: int = 5) -> dict[Layout, list[Line]]:
-    """The lines of each layout's steps, taken in turn, so that other programs disturb all alike. All ranks call."""
-    torch.set_num_threads(1)
-    made = {layout: build(training, layout) for layout in candidates}
-    lines: dict[Layout, list[Line]] = {layout: [] for layout in candidates}
-    for step in range(rounds + 1):
-        for layout, (grid, optimizer) in made.items():
-            line = timed_step(grid, optimizer, training.batch(step))
-            lines[layout] += [line] if step else []  # the first step warms up
-    return lines

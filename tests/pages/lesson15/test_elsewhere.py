@@ -68,7 +68,7 @@ def test_near_duplicates_resemble_each_other() -> None:
     pairs = cluster.near_duplicates(signed)
     assert all(cluster.jaccard(*pair) > 0.6 for pair in pairs)
     assert cluster.STORED / 2 <= len(pairs) <= 2 * cluster.STORED
-    if sys.version_info[:3] == cluster.STORED_WITH:
+    if sys.version_info[:3] == (3, 11, 7):  # whose manual it is
         assert len(pairs) == cluster.STORED
 
 
