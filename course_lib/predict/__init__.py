@@ -21,7 +21,7 @@ from course_lib.predict.memory import (
 from course_lib.predict.offload import bandwidth_for, flops_a_byte, link_efficiency, offloaded_step, tokens_for
 from course_lib.predict.peak import largest, peak
 from course_lib.predict.pipeline import bubble, in_flight, rank_memory
-from course_lib.predict.planner import Cluster, Constants, Plan, Plans, plan
+from course_lib.predict.planner import plan
 from course_lib.predict.rank_traffic import data_traffic, rank_traffic
 from course_lib.predict.roofline import attainable, decode_intensity, ridge, tokens_a_pass
 from course_lib.predict.scaling import (
