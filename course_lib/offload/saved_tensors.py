@@ -1,7 +1,7 @@
 """Offload of saved tensors: they wait for the backward pass in files instead of in memory.
 
 Recompute pays for memory with FLOPs; offload pays with traffic: a saved tensor crosses to the disk and back. PyTorch's
-own `torch.autograd.graph.save_on_cpu` does the same between a GPU's memory and DRAM (lesson 03).
+own `torch.autograd.graph.save_on_cpu` does the same between a GPU's memory and DRAM.
 """
 
 from __future__ import annotations

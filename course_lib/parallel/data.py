@@ -358,7 +358,7 @@ class ShardedSampler:
 
     The last batch may be smaller. Shares then differ by one item, and some may be empty; yet all ranks make the same
     number of steps, so none is left waiting. (`torch.utils.data.DistributedSampler` repeats items instead, or drops
-    them.) Weigh the mean losses of shares of different size by their number of items, as in lesson 05.
+    them.) Weigh the mean losses of shares of different size by their number of items.
 
     Attributes:
         n_items: items in the data set.

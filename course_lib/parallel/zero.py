@@ -6,10 +6,10 @@
     optimizer.step()                   # every rank: the weights of a step on the joined batch
     optimizer.zero_grad()
 
-An all-reduce is a reduce-scatter and an all-gather (lesson 06). Between the two each rank has the mean gradient of one
-part, and an element-wise optimizer needs no more to update this part: so step there, and gather weights instead of
-gradients. The bytes are those of data parallelism, and the state is stored once instead of N times (Rajbhandari et al.
-2020, §5). A bucket of three parameters on two ranks; a 0 pads the last part, and is in no `LocalShard`:
+An all-reduce is a reduce-scatter and an all-gather. Between the two each rank has the mean gradient of one part, and an
+element-wise optimizer needs no more to update this part: so step there, and gather weights instead of gradients. The
+bytes are those of data parallelism, and the state is stored once instead of N times (Rajbhandari et al. 2020, §5). A
+bucket of three parameters on two ranks; a 0 pads the last part, and is in no `LocalShard`:
 
     gradients of rank 0    a a a a b | b b b c 0
     gradients of rank 1    a a a a b | b b b c 0
@@ -27,7 +27,7 @@ With Ψ parameters in 16 bits, AdamW and N ranks, a rank holds between steps
 and while gradients are reduced, a bucket as it is sent, as it is received, and the next one; in `step`, when no
 activation is alive, the part's gradient once more in fp32, 4Ψ/N. Weights in fp32 or fp64 are their own masters.
 
-In fp16 the loss is scaled (lesson 04). An overflow lies in one rank's part, and all ranks must skip the step:
+In fp16 the loss is scaled. An overflow lies in one rank's part, and all ranks must skip the step:
 
     scaler.scale(loss).backward()
     optimizer.reduce_gradients()       # here ranks agree on an overflow

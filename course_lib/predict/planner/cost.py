@@ -83,7 +83,7 @@ ACCOUNT = {
     "whole_bytes": 0.0,
     "process_bytes": 0.0,
 }
-"""Of `Constants`: with these, memory is the account of lessons 02 to 10 and nothing else."""
+"""Of `Constants`: with these, memory is the account of `Work` and nothing else."""
 
 
 @dataclass(frozen=True)
