@@ -23,8 +23,8 @@ from course_lib.model.seeds import integers
 VOCAB_SIZE = 256
 """Number of different tokens: a token is a byte."""
 
-Batch = tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"]]
-"""Inputs, and the same text one byte later as targets."""
+Batch = tuple[Int[Tensor, "_ _"], Int[Tensor, "_ _"]]
+"""Inputs and targets, (batch, seq) each; no two batches, or pieces of one, need to have one shape."""
 
 
 class TextSource(ABC):
@@ -41,7 +41,7 @@ class TextSource(ABC):
         ranks. So one process that asks for rank 0 and a batch of p · batch_size gets the rows of p ranks.
 
         Returns:
-            Inputs and targets, int64 of shape (batch_size, context) on the CPU.
+            Inputs, and the same text one byte later as targets: int64 of shape (batch_size, context) on the CPU.
 
         Raises:
             ValueError: a size is below 1, step or rank is negative, or the text is shorter than context + 1 bytes.

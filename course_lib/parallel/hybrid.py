@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPTConfig
+from course_lib.model.text import Batch
 from course_lib.parallel.data import Bucket, plan_buckets
 from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.tensor_gpt import ParallelStage, shardings
@@ -33,7 +34,7 @@ from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.messages import one_queue_for_a_pair
 from course_lib.pipeline.schedule import ORDERS
 from course_lib.pipeline.stages import GPTStage, partition_layers
-from course_lib.train.accumulate import IGNORE, Batch, count_tokens
+from course_lib.train.accumulate import IGNORE, count_tokens
 
 AXES = ("pipeline", "data", "tensor")
 """The slowest first: tensor ranks are neighbours, and talk most. Another order computes the same, over other links."""

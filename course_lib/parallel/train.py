@@ -18,10 +18,10 @@ import torch.distributed as dist
 from course_kit import ranks
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.text import Batch
 from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.pipeline.schedule import ORDERS
-from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
 
 ADAMW: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.1}

@@ -23,10 +23,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
 from course_lib.collectives.operators import Group
+from course_lib.model.text import Batch
 from course_lib.pipeline.messages import PipelineMessages, one_queue_for_a_pair
 from course_lib.pipeline.schedule import Action, Message, Schedule, Span, checked, unit_costs
 from course_lib.pipeline.weight_gradients import DeferredWeightGradients, DeferredWork
-from course_lib.train.accumulate import Batch, count_tokens
+from course_lib.train.accumulate import count_tokens
 
 
 @dataclass

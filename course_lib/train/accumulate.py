@@ -21,14 +21,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from course_lib.model.text import Batch
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 
 IGNORE = -100
 """The target of a position that is padding: PyTorch's cross-entropy leaves it out of sum and count."""
-
-Batch = tuple[Int[Tensor, "_ _"], Int[Tensor, "_ _"]]
-"""Inputs and targets, (batch, seq) each; no two pieces need to have one shape."""
 
 
 def accumulated_step(

@@ -13,7 +13,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from course_kit.notebook.your_turn import Function
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.train.accumulate import Batch, micro_batches
+from course_lib.model.text import Batch
+from course_lib.train.accumulate import micro_batches
 
 SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
 WHOLE: Batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=32, context=64)

@@ -12,10 +12,10 @@ from course_kit import measure, ranks
 from course_kit.units import Bytes, Count
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.text import Batch
 from course_lib.pipeline.executor import PacedPipeline, Pipeline
 from course_lib.pipeline.schedule import Gantt, Schedule, Span, gantt_of, simulate, unit_costs
 from course_lib.pipeline.stages import GPTStage, layer_seconds, partition_layers
-from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
 
 SMALL = GPTConfig(layers=6, width=64, heads=4, vocab_size=256, context=64, tied=False)

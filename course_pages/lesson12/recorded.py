@@ -14,10 +14,10 @@ from torch import Tensor
 
 from course_kit import measure
 from course_kit.measure.timeline import RankTimeline
+from course_lib.model.text import Batch
 from course_lib.parallel.hybrid import AnyOptimizer, HybridParallel
 from course_lib.pipeline.executor import PacedPipeline
 from course_lib.pipeline.schedule import Action
-from course_lib.train.accumulate import Batch
 
 PASSES = {"F": "forward", "BW": "backward", "B": "backward", "W": "backward"}
 

@@ -37,12 +37,12 @@ from course_kit.units import Bytes
 from course_lib.model import text
 from course_lib.model.gpt import GPT, Attention, Block, GPTConfig
 from course_lib.model.lexicon import Lexicon
+from course_lib.model.text import Batch
 from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.hybrid import AXES, AnyOptimizer, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.survive import die_with_the_agent
 from course_lib.predict.setup import Setup
-from course_lib.train.accumulate import Batch
 from course_lib.train.recompute import recompute_only
 from course_lib.train.step import train_step
 

@@ -18,10 +18,10 @@ from course_kit import measure, ranks
 from course_kit.ranks import RankFailure
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.text import Batch
 from course_lib.offload import disk as disk_module
 from course_lib.offload.disk import Disk, bandwidth
 from course_lib.offload.on_disk import DiskOffloadedModel
-from course_lib.train.accumulate import Batch
 from course_lib.train.recompute import recompute
 from course_lib.train.step import train_step
 

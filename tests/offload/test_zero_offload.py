@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from course_kit import measure
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.text import Batch
 from course_lib.offload import copy_stream as copy_stream_module
 from course_lib.offload.copy_stream import CopyStream
 from course_lib.offload.zero_offload import UPDATE_BYTES, OffloadedAdamW
 from course_lib.predict import offload as formulas
-from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
 
 CONFIG = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.text import Batch
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS, Action, Schedule, pipedream
 from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.predict import Setup
-from course_lib.train.accumulate import IGNORE, Batch
+from course_lib.train.accumulate import IGNORE
 from course_lib.train.step import train_step
 from tests.parallel.checks import OPTIMIZERS
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.text import Batch
 from course_lib.train.accumulate import (
     IGNORE,
-    Batch,
     accumulate,
     accumulated_step,
     count_tokens,

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.train.accumulate import Batch, accumulate, count_tokens
+from course_lib.model.text import Batch
+from course_lib.train.accumulate import accumulate, count_tokens
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 
