@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from course_lib.model.refusals import check_sizes
 from course_lib.model.seeds import mix
 from course_lib.model.tiled_attention import without_autocast
 
@@ -51,10 +52,7 @@ class ExpertConfig:
     capacity_factor: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("width", "hidden", "experts", "top_k"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}={size!r}: it must be a positive integer")
+        check_sizes(width=self.width, hidden=self.hidden, experts=self.experts, top_k=self.top_k)
         if self.top_k > self.experts:
             raise ValueError(f"top_k={self.top_k}: a token cannot go to more than the {self.experts} experts")
         if self.capacity_factor is not None and not self.capacity_factor > 0:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from course_lib.model.refusals import check_sizes, one_of
 from course_lib.model.seeds import mix
 from course_lib.model.tiled_attention import tiled_attention
 
@@ -66,13 +67,11 @@ class GPTConfig:
     attention: Literal["explicit", "fused", "tiled"] = "explicit"
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "vocab_size", "context", "mlp_ratio", "ffn_width"):
-            size = getattr(self, name)
-            if not (isinstance(size, int) and size > 0) and not (name == "ffn_width" and size is None):
-                raise ValueError(f"{name}={size!r}: it must be a positive integer")
-        _one_of("norm", self.norm, "layernorm", "rmsnorm")
-        _one_of("positions", self.positions, "learned", "rotary", "none")
-        _one_of("attention", self.attention, "explicit", "fused", "tiled")
+        check_sizes(layers=self.layers, width=self.width, heads=self.heads, mlp_ratio=self.mlp_ratio)
+        check_sizes(vocab_size=self.vocab_size, context=self.context, ffn_width=self.mlp_width)
+        one_of("norm", self.norm, ("layernorm", "rmsnorm"))
+        one_of("positions", self.positions, ("learned", "rotary", "none"))
+        one_of("attention", self.attention, ("explicit", "fused", "tiled"))
         if self.width % self.heads:
             raise ValueError(
                 f"width={self.width} does not split into heads={self.heads} equal heads; change one of them"
@@ -94,7 +93,7 @@ class GPTConfig:
     @property
     def mlp_width(self) -> int:
         """Features of the MLP's hidden layer (F): `ffn_width` if given, else `mlp_ratio * width`."""
-        return self.ffn_width or self.mlp_ratio * self.width
+        return self.mlp_ratio * self.width if self.ffn_width is None else self.ffn_width
 
 
 class GPT(nn.Module):
@@ -314,8 +313,3 @@ def initialize(module: nn.Module, config: GPTConfig, seed: int, layer: int) -> N
         std = 0.02 / (2 * config.layers) ** 0.5 if name.endswith(("out.weight", "down.weight")) else 0.02
         # Drawn on the CPU in fp32: the same numbers whatever the device and the dtype.
         parameter.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * std)
-
-
-def _one_of(name: str, given: str, *known: str) -> None:
-    if given not in known:
-        raise ValueError(f"{name}={given!r}: it must be one of {', '.join(map(repr, known))}")

@@ -16,9 +16,10 @@ from typing import Literal
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
+from course_lib.model.refusals import one_of
 from course_lib.model.zoo import Architecture, ExpertModel
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64
-from course_lib.predict.setup import Setup, Shape, attention_of, config_of, not_negative, one_of, positive
+from course_lib.predict.setup import Setup, Shape, attention_of, config_of, not_negative, positive
 from course_lib.predict.tensors import ROLES, Stage, bytes_of, rank_parameters, stage_layers, tally
 
 

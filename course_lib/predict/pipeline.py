@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes, Count, Ratio
+from course_lib.model.refusals import one_of
 from course_lib.predict.memory import model_states, rank_activations
-from course_lib.predict.setup import Setup, one_of, positive
+from course_lib.predict.setup import Setup, positive
 
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h2", "zb-v")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_kit.units import Count, Flops, FlopsPerSecond, Ratio, Seconds
-from course_lib.predict.setup import Recompute, not_negative, one_of, positive
+from course_lib.model.refusals import one_of
+from course_lib.predict.setup import Recompute, not_negative, positive
 
 
 def training_flops(parameters: float, tokens: float, recompute: Recompute = "none") -> Flops:

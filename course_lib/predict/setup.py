@@ -10,7 +10,6 @@ ranks never gets the answer for one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import MISSING, dataclass, field, fields, replace
 from math import prod
 from typing import Any, Literal, get_args
@@ -18,6 +17,7 @@ from typing import Any, Literal, get_args
 from course_kit.units import Count
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
+from course_lib.model.refusals import one_of
 from course_lib.model.zoo import Architecture, ExpertModel, GroupedAttention, LatentAttention, Published
 
 Shape = GPTConfig | Architecture | ExpertModel | Published
@@ -253,12 +253,6 @@ def attention_of(config: Config) -> GroupedAttention | LatentAttention:
     if isinstance(config, GPTConfig):
         return GroupedAttention(config.heads, config.heads, config.head_width)
     return config.attention
-
-
-def one_of(name: str, given: object, known: Collection[object]) -> None:
-    """Raise a ValueError that lists the known values, unless `given` is one of them."""
-    if isinstance(given, bool) != any(isinstance(each, bool) for each in known) or given not in known:
-        raise ValueError(f"{name}={given!r}: it must be one of {', '.join(map(repr, known))}")
 
 
 def positive(**given: float) -> None:

@@ -184,8 +184,12 @@ def test_attention_weights_sum_to_one() -> None:
     [
         ({"heads": 5}, "does not split"),
         ({"layers": 0}, "layers=0"),
+        ({"layers": True}, "layers=True: it must be a positive integer"),
+        ({"heads": True}, "heads=True"),
         ({"width": 32.0}, "positive integer"),
+        ({"mlp_ratio": None}, "mlp_ratio=None"),
         ({"ffn_width": 0}, "ffn_width=0"),
+        ({"ffn_width": True}, "ffn_width=True"),
         ({"dropout": 1.0}, "probability"),
         ({"norm": "batchnorm"}, "'layernorm', 'rmsnorm'"),
         ({"positions": "alibi"}, "'learned', 'rotary'"),

@@ -143,17 +143,6 @@ def _parse_word(word: str, rank: int) -> Action:
     return Action(kind, rank if stage is None else int(stage), int(micro_batch))  # type: ignore[arg-type]
 
 
-def check_sizes(**sizes: int) -> None:
-    """Refuse numbers of ranks, micro-batches and so on that are no positive integers.
-
-    Raises:
-        ValueError: a size is no positive integer.
-    """
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r}: it must be a positive integer")
-
-
 def peak_in_flight(actions: Iterable[Action]) -> int:
     """The most (stage, micro-batch) pairs that a rank holds for backward passes still to come: each from F until all
     its gradients are made.

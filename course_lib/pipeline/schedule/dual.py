@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from course_lib.pipeline.schedule.actions import Action, Schedule, check_sizes
+from course_lib.model.refusals import check_sizes
+from course_lib.pipeline.schedule.actions import Action, Schedule
 
 
 def dualpipe(ranks: int, micro_batches: int) -> Schedule:

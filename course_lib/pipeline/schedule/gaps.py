@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from course_lib.pipeline.schedule.actions import Action, Message, Schedule, check_sizes
+from course_lib.model.refusals import check_sizes
+from course_lib.pipeline.schedule.actions import Action, Message, Schedule
 
 
 def zb_h2(stages: int, micro_batches: int) -> Schedule:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from course_lib.pipeline.schedule.actions import Action, Schedule, check_sizes
+from course_lib.model.refusals import check_sizes
+from course_lib.pipeline.schedule.actions import Action, Schedule
 from course_lib.pipeline.schedule.gaps import in_turn, zb_h2, zb_v
 
 
