@@ -8,6 +8,7 @@ So a text has two phases, which a device feels differently:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -15,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from course_kit.units import Bytes
-from course_lib.model.gpt import GPT, Attention, Block, GPTConfig, rotate
+from course_lib.model.gpt import GPT, Block, GPTConfig, rotate
 from course_lib.model.tiled_attention import tiled_attention
 
 
@@ -99,30 +100,24 @@ def read(model: GPT, tokens: Int[Tensor, "batch new"], cache: KVCache) -> Float[
     start, end = cache.length, cache.length + tokens.shape[1]
     if end > model.config.context:
         raise ValueError(f"{end} tokens, but the context is {model.config.context}: stop before, or train a longer one")
-    positions = torch.arange(start, end)
-    x_BSD = model.token_embedding(tokens)
-    if model.position_embedding is not None:
-        x_BSD = x_BSD + model.position_embedding(positions)
+    x_BSD = model.embed_at(tokens, torch.arange(start, end))
     for layer in range(len(model.blocks)):
         block = cast(Block, model.blocks[layer])  # by number: a loop over `RecomputedLayers` yields segments
-        x_BSD = x_BSD + attend_cached(block.attention, block.attention_norm(x_BSD), positions, layer, cache)
+        attend = partial(attend_cached, layer, cache, model.config.positions == "rotary")
+        x_BSD = x_BSD + block.attention(block.attention_norm(x_BSD), attend)
         x_BSD = x_BSD + block.mlp(block.mlp_norm(x_BSD))
     cache.length = end  # only now: all layers write behind the same tokens
     return model.logits(x_BSD)
 
 
 def attend_cached(
-    attention: Attention, x_BSD: Tensor, positions_S: Tensor, layer: int, cache: KVCache
-) -> Float[Tensor, "batch new width"]:
-    """Attention of the new tokens over all tokens: their own keys and values join the cache first."""
-    q, k, v = (
-        part.unflatten(-1, (-1, attention.config.head_width)).transpose(1, 2)
-        for part in attention.qkv(x_BSD).chunk(3, dim=-1)
-    )
-    if attention.config.positions == "rotary":
-        q, k = rotate(q, positions_S), rotate(k, positions_S)
-    keys, values = cache.extend(layer, k, v)
-    return attention.out(tiled_attention(q, keys, values, causal=True).transpose(1, 2).flatten(2))
+    layer: int, cache: KVCache, is_rotary: bool, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor
+) -> Float[Tensor, "batch heads new head_width"]:
+    """Attention of the N new tokens over all tokens: their own keys and values join the cache first."""
+    if is_rotary:
+        positions_N = torch.arange(cache.length, cache.length + q_BHNK.shape[2])
+        q_BHNK, k_BHNK = rotate(q_BHNK, positions_N), rotate(k_BHNK, positions_N)
+    return tiled_attention(q_BHNK, *cache.extend(layer, k_BHNK, v_BHNK), causal=True)
 
 
 def generate(model: GPT, prompt: Int[Tensor, "batch seq"], new: int, cache: KVCache) -> Int[Tensor, "batch new"]:

@@ -15,6 +15,7 @@ Shape suffixes, here and wherever this course handles a GPT's tensors:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -158,11 +159,15 @@ class GPT(nn.Module):
         return self.logits_or_loss(self.run_blocks(self.embed(tokens)), targets)
 
     def embed(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
-        """The stream that the first block reads: a vector for each token, and one for its position."""
+        """The stream that the first block reads."""
+        return self.embedding_dropout(self.embed_at(tokens, torch.arange(tokens.shape[1], device=tokens.device)))
+
+    def embed_at(
+        self, tokens: Int[Tensor, "batch seq"], positions_S: Int[Tensor, " seq"]
+    ) -> Float[Tensor, "batch seq width"]:
+        """A vector for each token, and one for its position."""
         x_BSD = self.token_embedding(tokens)
-        if self.position_embedding is not None:
-            x_BSD = x_BSD + self.position_embedding(torch.arange(tokens.shape[1], device=tokens.device))
-        return self.embedding_dropout(x_BSD)
+        return x_BSD if self.position_embedding is None else x_BSD + self.position_embedding(positions_S)
 
     def run_blocks(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
         """The stream behind the last block."""
@@ -212,11 +217,13 @@ class Attention(nn.Module):
         self.weights_dropout = nn.Dropout(config.dropout)
         self.out_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
-        """A vector for each token, mixed from the values of this token and of those before it."""
+    def forward(
+        self, x_BSD: Float[Tensor, "batch seq width"], attend: Callable[..., Tensor] | None = None
+    ) -> Float[Tensor, "batch seq width"]:
+        """A vector for each token, mixed from the values of this token and of those before it, by `attend` if given."""
         heads = (-1, self.config.head_width)  # -1: tensor parallelism leaves some of the heads here
         qkv = self.qkv(x_BSD).chunk(3, dim=-1)  # (B, S, 3D) -> three of (B, S, D)
-        mixed_BHSK = self.attend(*(part.unflatten(-1, heads).transpose(1, 2) for part in qkv))
+        mixed_BHSK = (attend or self.attend)(*(part.unflatten(-1, heads).transpose(1, 2) for part in qkv))
         return self.out_dropout(self.out(mixed_BHSK.transpose(1, 2).flatten(2)))  # (B, H, S, K) -> (B, S, D)
 
     def attend(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:

@@ -237,11 +237,8 @@ class ContextParallelGPT(GPT):
 
     def embed(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq_part width"]:
         """The stream of this rank's tokens."""
-        x_BsD = self.token_embedding(own_tokens(tokens, SEQ, self.order, self.group))
-        if self.position_embedding is not None:
-            positions = torch.arange(tokens.shape[SEQ], device=tokens.device)
-            x_BsD = x_BsD + self.position_embedding(own_tokens(positions, 0, self.order, self.group))
-        return x_BsD
+        positions_s = own_tokens(torch.arange(tokens.shape[SEQ], device=tokens.device), 0, self.order, self.group)
+        return self.embed_at(own_tokens(tokens, SEQ, self.order, self.group), positions_s)
 
     def loss(self, logits_BsV: Float[Tensor, "batch seq_part vocab"], targets: Tensor) -> Float[Tensor, ""]:
         """Mean cross-entropy over the tokens of all ranks, in nats; the same on every rank."""

@@ -79,9 +79,7 @@ class ParallelGPT(GPT):
 
     def embed(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq_part width"]:
         """The stream: the ranks' features are gathered, or exchanged for this rank's tokens."""
-        x_BSd = self.token_embedding(tokens)
-        if self.position_embedding is not None:
-            x_BSd = x_BSd + self.position_embedding(torch.arange(tokens.shape[SEQ], device=tokens.device))
+        x_BSd = self.embed_at(tokens, torch.arange(tokens.shape[SEQ], device=tokens.device))
         if self.sequence_parallel:
             return self.embedding_dropout(all_to_all_dims(x_BSd, SEQ, WIDTH, self.group))  # -> (B, s, D)
         return self.embedding_dropout(gather_from_group(x_BSd, WIDTH, self.group))  # -> (B, S, D)

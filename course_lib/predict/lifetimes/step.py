@@ -60,8 +60,8 @@ class StepLifetimes:
         ledger = self.ledger
         ledger.save(tokens=INT64 * self.tokens)  # which rows the gradient goes to
         if self.learned:
-            ledger.make(token_vectors=self.BSD)
             ledger.save(positions=INT64 * self.seq)
+            ledger.make(token_vectors=self.BSD)
             ledger.make(position_vectors=self.SD)
         ledger.save(x=self.BSD)  # the norm that comes next will want its input
         if self.learned:
