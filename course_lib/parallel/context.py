@@ -197,6 +197,8 @@ class RingAttention(Attention):
     """A layer of `ring_attention`, with the layers of `attention` before and behind."""
 
     def __init__(self, attention: Attention, order: Order, group: Group = None) -> None:
+        if {"forward", "attend"} & vars(attention).keys():  # such a method is bound to the attention without a ring
+            raise ValueError("attention recomputes already: cut the GPT first, then recompute_only(it, RingAttention)")
         nn.Module.__init__(self)
         vars(self).update(vars(attention))
         self.order: Order = order
@@ -221,7 +223,8 @@ class ContextParallelGPT(GPT):
         group: the ranks that share the sequence; None for all.
 
     Raises:
-        ValueError: the GPT has dropout: the ring never holds the weights that would be dropped.
+        ValueError: the GPT has dropout: the ring never holds the weights that would be dropped. Or its attention is
+            recomputed already, so that the ring would not be asked.
     """
 
     def __init__(self, gpt: GPT, group: Group = None, order: Order = "zigzag") -> None:

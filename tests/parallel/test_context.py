@@ -10,9 +10,18 @@ from course_kit import measure, ranks
 from course_kit.ranks import RankFailure
 from course_lib import predict
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.parallel.context import ContextParallelGPT, Order, own_tokens, pieces, ring_attention, work
+from course_lib.parallel.context import (
+    ContextParallelGPT,
+    Order,
+    RingAttention,
+    own_tokens,
+    pieces,
+    ring_attention,
+    work,
+)
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE
+from course_lib.train.recompute import recompute_only
 from tests.mutants.parallel import context as wrong
 from tests.parallel.checks import OPTIMIZERS
 from tests.parallel.tensor_checks import saved_by
@@ -109,6 +118,23 @@ def test_every_step_equals_the_unsplit_gpt(world_size):
         ranks.run(check_gpt, config, order, optimizer, world_size=world_size, diagnose=world_size == 2)
 
 
+def check_recomputed():
+    """Loss and gradients of a ring that runs again in the backward pass are those of one that keeps its tensors."""
+    tokens = torch.randint(0, 11, (2, 16), generator=torch.Generator().manual_seed(0))
+    kept, again = (ContextParallelGPT(GPT(SMALL, dtype=torch.float64)) for _ in range(2))
+    recompute_only(again, RingAttention)
+    losses = [model(tokens, tokens) for model in (kept, again)]
+    assert torch.equal(*losses)
+    for loss in losses:
+        loss.backward()
+    for (name, p), q in zip(kept.named_parameters(), again.parameters(), strict=True):
+        assert p.grad is not None and q.grad is not None and torch.equal(p.grad, q.grad), name
+
+
+def test_a_ring_can_be_recomputed():
+    ranks.run(check_recomputed, world_size=2)
+
+
 def check_bytes():
     """What a rank keeps and sends in a step of 2 sequences of 32 tokens equals the formulas."""
     config = dataclasses.replace(SMALL, context=32)
@@ -167,6 +193,8 @@ def test_what_cannot_be_is_refused():
             lambda: own_tokens(torch.zeros(1, 12), 1),
             lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),  # type: ignore[arg-type]
             lambda: ContextParallelGPT(GPT(dataclasses.replace(SMALL, dropout=0.1))),
+            lambda: ContextParallelGPT(recompute_only(GPT(SMALL), Attention)),  # type: ignore[arg-type]
+            lambda: ContextParallelGPT(recompute_only(GPT(SMALL), Attention, "attend")),  # type: ignore[arg-type]
         ):
             try:
                 attempt()
@@ -174,9 +202,10 @@ def test_what_cannot_be_is_refused():
                 said.append(str(problem))
         return said
 
-    odd, unknown, dropout = ranks.run(refusals, world_size=4)[0]
+    odd, unknown, dropout, *recomputed = ranks.run(refusals, world_size=4)[0]
     assert odd == "12 tokens do not split into 8 equal pieces (zigzag, 4 ranks): pad them"
     assert "must be 'plain' or 'zigzag'" in unknown and "take dropout=0" in dropout
+    assert len(recomputed) == 2 and all("then recompute_only(it, RingAttention)" in said for said in recomputed)
 
 
 @pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
