@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 
@@ -224,6 +226,34 @@ def test_overflow(specials, overflow, expected):
 def test_older_torch_gives_nan_where_fp8_overflows():
     older = replace(FP8_E4M3FN, overflow="nan")
     assert older.round(torch.tensor([464.0, 464.1])).isnan().tolist() == [False, True]
+
+
+# a second witness, for formats that torch cannot cast to as well --------------------------------------------------
+
+BY_ML_DTYPES = {
+    FP4_E2M1: ml_dtypes.float4_e2m1fn,
+    FP6_E2M3: ml_dtypes.float6_e2m3fn,
+    FP6_E3M2: ml_dtypes.float6_e3m2fn,
+    replace(FP8_E4M3FN, overflow="nan"): ml_dtypes.float8_e4m3fn,
+    FP8_E5M2: ml_dtypes.float8_e5m2,
+}
+"""Beyond the largest number ml_dtypes saturates in 4 and 6 bits, as we do, infinities too; its e4m3fn gives nan there,
+and e5m2 infinity. A nan has no pattern in 4 and 6 bits: we refuse to encode one, ml_dtypes writes -0."""
+
+
+@pytest.mark.parametrize("fmt", **names(BY_ML_DTYPES))
+def test_patterns_and_rounding_are_those_of_ml_dtypes(fmt):
+    """Every pattern's value; then every value, every tie, a step off each tie, and what is too large or too small."""
+    dtype = BY_ML_DTYPES[fmt]
+    patterns = all_patterns(fmt)
+    assert same(fmt.decode(patterns), torch.from_numpy(patterns.numpy().astype(np.uint8).view(dtype).astype(float)))
+    x = torch.cat((hard_cases(fmt), torch.linspace(-1.5 * fmt.max, 1.5 * fmt.max, 10_001, dtype=torch.float64)))
+    x = x[~x.isnan()].float()  # a float64 ml_dtypes rounds twice, as torch does
+    with np.errstate(over="ignore"):
+        theirs = x.numpy().astype(dtype)
+    assert same(fmt.round(x), torch.from_numpy(theirs.astype(float)))
+    number = ~fmt.round(x).isnan()
+    assert torch.equal(fmt.encode(x)[number], torch.from_numpy(theirs.view(np.uint8)).long()[number])
 
 
 # shapes, dtypes, randomness --------------------------------------------------------------------------------------
