@@ -28,7 +28,7 @@ from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.collectives.operators import all_gather
 from course_lib.model import text
-from course_lib.model.experts import ExpertConfig, ExpertMLP, find_places
+from course_lib.model.experts import ExpertConfig, ExpertMLP, Routing, find_places
 from course_lib.parallel.mesh import Mesh
 from course_pages.lesson13 import pictures, trials, turns
 from course_pages.lesson13.explorer import ExpertsExplorer
@@ -302,6 +302,12 @@ def balance(probabilities, chosen):
     return experts * (shares * probabilities.mean(0)).sum()
 
 
+# %% [markdown]
+# The library's is the same. Where ranks share experts, and so their places, it counts the tokens of all of them, and each rank has its term of the sum:
+
+# %%
+show(Routing.load_balancing_loss, docstring=False)
+
 # %% tags=["varies"]
 stories["loss of balance"] = ranks.run(trials.read_stories, "experts", balance, world_size=3, timeout_s=300)
 for name in ("experts", "loss of balance"):
@@ -417,7 +423,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from course_kit.notebook import self_check
 from course_kit.units import Flops
-from course_lib.model.experts import BiasedRouter, Routing
+from course_lib.model.experts import BiasedRouter
 from course_lib.parallel.experts import ParallelExperts, grouped_product, has_grouped_product, holdings
 from course_lib.parallel.mesh import process_groups
 from course_pages.shared.who_sends import matrix
