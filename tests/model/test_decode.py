@@ -10,8 +10,8 @@ from course_kit import measure
 from course_lib import predict
 from course_lib.model import decode
 from course_lib.model.decode import PagedCache, Pages, ReservedCache, generate, read, speculate
-from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.train.recompute import RecomputedLayers
+from course_lib.model.gpt import GPT, Attention, GPTConfig
+from course_lib.train.recompute import RecomputedLayers, recompute_only
 
 CONFIG = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=64)
 ROTARY = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=64, positions="rotary")
@@ -53,6 +53,9 @@ def test_a_model_that_recomputes_writes_the_same_text() -> None:
     due = generate(model, prompt(3, 10), 10, cache_of(CONFIG, 3))
     model.blocks = RecomputedLayers(model.blocks, every=2)
     assert torch.equal(generate(model, prompt(3, 10), 10, cache_of(CONFIG, 3)), due)
+    for method in ("forward", "attend"):
+        some = recompute_only(lively(CONFIG), Attention, method)
+        assert torch.equal(generate(some, prompt(3, 10), 10, cache_of(CONFIG, 3)), due)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("config", [CONFIG, ROTARY])
