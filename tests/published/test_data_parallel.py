@@ -37,7 +37,7 @@ def replicas(gpus: int, tensor: int, pipeline: int, seq: int, sequences_per_repl
     one = Setup(zoo.LLAMA3_405B, sequences_per_replica, seq, tensor=tensor, pipeline=pipeline)
     count = gpus // one.world_size
     many = one.with_(batch_size=count * one.batch_size, data=count)
-    assert many.world_size == gpus and many.rows == sequences_per_replica
+    assert many.world_size == gpus and many.rows_per_pass == sequences_per_replica
     return [many.data, many.batch_size * many.seq]
 
 

@@ -35,7 +35,7 @@ def table_3(name: str) -> list[int]:
     i = ROWS[name]["inputs"]
     setup = Setup(SHAPES[name], i["global_batch"], i["s"], i["micro_batch"], tensor=i["TP"], pipeline=i["PP"])
     config = setup.gpt
-    return [config.heads, config.width, config.layers, i["TP"], i["PP"], setup.world_size, setup.rows]
+    return [config.heads, config.width, config.layers, i["TP"], i["PP"], setup.world_size, setup.rows_per_pass]
 
 
 def outputs_gib(s: int, b: int, h: int, p: int) -> float:
