@@ -32,7 +32,6 @@ from course_kit.ranks._processes import packing
 from course_kit.ranks._processes.inside import backend_for
 from course_kit.ranks._processes.launch import IN_RANK
 from course_kit.ranks._processes.watched_call import WatchedCall
-from course_kit.ranks._processes.wire import Job
 from course_kit.ranks._processes.worker_group import WorkerGroup
 
 MAX_WORLD_SIZE = 64
@@ -90,7 +89,7 @@ class Ranks:
             call = WatchedCall(workers, timeout_s, diagnose)
             usable = False
             try:
-                workers.send_to_all(("run", Job(packed, workers.tracker.news(), diagnose)))
+                workers.send_to_all(("run", packed, workers.tracker.news(), diagnose))
                 blobs = call.blobs()
                 usable = call.leaves_group_usable
             finally:  # after a KeyboardInterrupt too: workers that were left in the middle of a call are useless

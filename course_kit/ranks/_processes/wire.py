@@ -1,9 +1,10 @@
 """Messages between the notebook's process and its ranks: pickled tuples over a socket, one length in front of each.
 
-A message is a tuple whose first item says what it is. From the notebook: `("start", settings)`, `("run", job)`,
-`("where",)`. From a rank: `("ready", pid)`, `("out", stream, text)`, `("entered", call)`, `("received", call)`,
-`("lost", call)`, `("here", position)`, `("returned", result, reusable)`, `("raised", error, traceback)`. Sockets rather
-than pipes, because one `select` then serves every operating system.
+A message is a tuple whose first item says what it is. From the notebook: `("start", rank, world_size, backend,
+store_port, group)`, `("run", call, notebook, diagnose)` with a call from `packing.pack` and a `NotebookState`,
+`("over",)` when all ranks returned, `("where",)`. From a rank: `("ready", pid)`, `("out", stream, text)`,
+`("entered", call)`, `("received", call)`, `("lost", call)`, `("here", position)`, `("returned", result, reusable)`,
+`("raised", error, traceback)`. Sockets rather than pipes, because one `select` then serves every operating system.
 """
 
 from __future__ import annotations
@@ -16,36 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_kit.ranks._diagnosis.matching import Waiting
-from course_kit.ranks._processes.packing import NotebookState
 
 _HEADER = struct.Struct("<Q")
 _CHUNK = 1 << 16
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that a rank needs to join its group; the body of `("start", settings)`."""
-
-    rank: int
-    world_size: int
-    backend: str
-    store_port: int
-    group: int
-
-
-@dataclass(frozen=True)
-class Job:
-    """One call, the same bytes for every rank; the body of `("run", job)`.
-
-    Attributes:
-        call: the pickled (function, arguments, keyword arguments).
-        notebook: changes in the notebook's process since the last call.
-        diagnose: announce communication calls to the notebook.
-    """
-
-    call: bytes
-    notebook: NotebookState
-    diagnose: bool
 
 
 @dataclass(frozen=True)

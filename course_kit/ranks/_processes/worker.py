@@ -28,7 +28,7 @@ from course_kit.ranks._diagnosis import stacks
 from course_kit.ranks._diagnosis.announce import CommunicationInterceptor, collective_in
 from course_kit.ranks._processes import packing
 from course_kit.ranks._processes.prints import LabelledStream
-from course_kit.ranks._processes.wire import Channel, Job, Position, Settings
+from course_kit.ranks._processes.wire import Channel, Position
 
 _FRESH_SEED = torch.default_generator.initial_seed()
 _NEVER = datetime.timedelta(days=1)
@@ -40,7 +40,7 @@ class Rank:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.jobs: queue.SimpleQueue[Job | Settings | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.main_thread = threading.get_ident()
         self._interceptor: CommunicationInterceptor  # made by `work`; nobody asks before "ready"
         self._out = LabelledStream(lambda text: channel.send(("out", "stdout", text)), 1)
@@ -55,16 +55,13 @@ class Rank:
                     if os.getppid() != parent:  # the zygote was killed: nobody would reap us
                         os._exit(0)
                 for message in self.channel.receive():
-                    self._take(message)
+                    if message[0] == "where":
+                        self._interceptor.tell_lost()
+                        self.channel.send(("here", self._position()))
+                    else:
+                        self.jobs.put(message)
         except (EOFError, OSError):
             os._exit(0)
-
-    def _take(self, message: tuple[Any, ...]) -> None:
-        if message[0] == "where":
-            self._interceptor.tell_lost()
-            self.channel.send(("here", self._position()))
-        else:  # ("run", job), ("start", settings) or ("over",)
-            self.jobs.put(message[1] if message[0] != "over" else None)
 
     def _position(self) -> Position:
         """Where the main thread is; of its waiting, else of any thread's (autograd has its own for GPUs)."""
@@ -75,41 +72,30 @@ class Rank:
 
     def work(self) -> None:
         """The main thread: join the group, then make one call after the other."""
-        settings = self.jobs.get()
-        assert isinstance(settings, Settings)
-        self._join(settings)
-        self._interceptor = CommunicationInterceptor(settings.rank, self.channel.send)
+        _, rank, *group = self.jobs.get()
+        _join(rank, *group)
+        self._interceptor = CommunicationInterceptor(rank, self.channel.send)
         sys.stdout, sys.stderr = self._out, self._err
         self.channel.send(("ready", os.getpid()))
         while True:
-            if (job := self.jobs.get()) is None:  # all ranks returned
+            verb, *job = self.jobs.get()
+            if verb == "over":
                 _leave_groups()
                 continue
-            assert isinstance(job, Job)
-            answer = self._answer(job)
+            answer = self._answer(*job)
             self._out.end_line()
             self._err.end_line()
-            _flush_c_output()
+            with contextlib.suppress(OSError, TypeError):
+                ctypes.CDLL(None).fflush(None)  # what C code has printed
             self._interceptor.tell_lost()
             self.channel.send(answer)
             del job, answer
 
-    def _join(self, settings: Settings) -> None:
-        os.environ.update(RANK=str(settings.rank), LOCAL_RANK=str(settings.rank), WORLD_SIZE=str(settings.world_size))
-        torch.set_num_threads(1)
-        if "nccl" in settings.backend:
-            torch.cuda.set_device(settings.rank)
-        store = TCPStore("127.0.0.1", settings.store_port, is_master=False)
-        dist.init_process_group(
-            settings.backend, store=PrefixStore(str(settings.group), store), rank=settings.rank,
-            world_size=settings.world_size, timeout=_NEVER,
-        )  # fmt: skip
-
-    def _answer(self, job: Job) -> tuple[Any, ...]:
+    def _answer(self, call: bytes, notebook: packing.NotebookState, diagnose: bool) -> tuple[Any, ...]:
         """Make the call. Whatever it raises, `SystemExit` included, is reported and does not end the rank."""
         try:
-            self._settle(job)
-            fn, args, kwargs = packing.loads(job.call)
+            self._settle(notebook, diagnose)
+            fn, args, kwargs = packing.loads(call)
             result = fn(*args, **kwargs)
             try:
                 blob = packing.dumps(result)
@@ -120,13 +106,12 @@ class Rank:
             text = stacks.traceback_text(error)
             return "raised", text.strip().splitlines()[-1], text
 
-    def _settle(self, job: Job) -> None:
+    def _settle(self, notebook: packing.NotebookState, diagnose: bool) -> None:
         """Look like the notebook, and like a new process, so that no earlier call shows through."""
-        if job.diagnose:
+        if diagnose:
             self._interceptor.put_on()
         else:
             self._interceptor.take_off()
-        notebook = job.notebook
         stacks.know_cells(notebook.cells)
         if notebook.path is not None:
             sys.path[:] = notebook.path
@@ -142,6 +127,15 @@ class Rank:
             torch.cuda.manual_seed_all(_FRESH_SEED)
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)
+
+
+def _join(rank: int, world_size: int, backend: str, store_port: int, group: int) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
+    torch.set_num_threads(1)
+    if "nccl" in backend:
+        torch.cuda.set_device(rank)
+    store = PrefixStore(str(group), TCPStore("127.0.0.1", store_port, is_master=False))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_NEVER)
 
 
 def _leave_groups() -> None:
@@ -164,11 +158,6 @@ def _forget(modules: list[str]) -> None:
         at_work = own.startswith(f"{name}.") or name.startswith(own)
         if not at_work and any(f"{name}.".startswith(f"{stale}.") for stale in modules):
             del sys.modules[name]
-
-
-def _flush_c_output() -> None:
-    with contextlib.suppress(OSError, TypeError):
-        ctypes.CDLL(None).fflush(None)
 
 
 def _prepare_process() -> None:

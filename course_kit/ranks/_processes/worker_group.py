@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import TCPStore
 from course_kit.ranks._processes.launch import launcher
 from course_kit.ranks._processes.packing import NotebookStateTracker
 from course_kit.ranks._processes.prints import Log
-from course_kit.ranks._processes.wire import Channel, Settings, encode
+from course_kit.ranks._processes.wire import Channel, encode
 
 _START_S = 60.0
 _numbers = itertools.count(1)
@@ -50,7 +50,7 @@ class WorkerGroup:
             self._selector.register(channel, selectors.EVENT_READ, rank)
         port = _store_port()
         for rank, channel in enumerate(self.channels):
-            channel.send(("start", Settings(rank, world_size, backend, port, self.number)))
+            channel.send(("start", rank, world_size, backend, port, self.number))
 
     def wait_until_ready(self) -> None:
         """Wait until every rank has joined the group; instantly from the second time on.
