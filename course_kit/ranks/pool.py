@@ -106,8 +106,7 @@ class Ranks:
             raise ValueError("these ranks are closed: make a new ranks.Ranks(...), or use ranks.run(...)")
         with contextlib.suppress(RuntimeError):
             self._workers.wait_until_ready()
-            if self._workers.is_whole():
-                return self._workers
+            return self._workers
         self._replace(self._workers)  # somebody killed a rank, or the process that ranks are forked from
         self._workers.wait_until_ready()
         return self._workers

@@ -87,10 +87,6 @@ class Log:
         self.file = file
         self._seen = 0
 
-    def skip(self) -> None:
-        """Forget what was printed so far (the noise of starting up)."""
-        self._seen = os.fstat(self.file.fileno()).st_size
-
     def news(self) -> str:
         """The lines since the last time, without the backend's own chatter."""
         fd = self.file.fileno()

@@ -139,7 +139,7 @@ class WatchedCall:
         self._hurry()
 
     def _on_gone(self, rank: int) -> None:
-        code = self._workers.exit_code(rank)
+        code = self._workers.launcher.exit_code(self._workers.number, rank, wait_s=5.0)
         self._blobs.pop(rank, None)
         words, stack = fault_text(self._workers.logs[rank].news())
         self._seen.ended[rank] = RankReport(rank, "died", stack, exit_code=code, last_words=words)
@@ -165,7 +165,7 @@ class WatchedCall:
         """A rank that holds the interpreter's lock cannot answer; its fault handler still can."""
         silent = self._unfinished() - set(self._seen.positions)
         for rank in silent:
-            self._workers.logs[rank].skip()
+            self._workers.logs[rank].news()  # not of interest now: what comes after it is
             self._workers.launcher.signal(self._workers.number, rank)
         if silent:
             time.sleep(0.1)

@@ -53,7 +53,7 @@ class WorkerGroup:
             channel.send(("start", rank, world_size, backend, port, self.number))
 
     def wait_until_ready(self) -> None:
-        """Wait until every rank has joined the group; instantly from the second time on.
+        """Wait until every rank has joined the group; between two later calls, see whether every one is still there.
 
         Raises:
             RuntimeError: a rank ended, or took longer than a minute, or the whole group was ended.
@@ -61,20 +61,18 @@ class WorkerGroup:
         if self._ended:  # an interrupt came between its end and the start of the next group
             raise RuntimeError("these ranks were ended")
         end = time.monotonic() + _START_S
-        while self._missing:
-            if time.monotonic() > end:
-                raise RuntimeError(f"ranks {sorted(self._missing)} were not ready after {_START_S:.0f} s")
-            for rank, message in self.messages(1.0):
+        while True:
+            for rank, message in self.messages(1.0 if self._missing else 0.0):
                 if message[0] == "gone":
                     raise RuntimeError(f"rank {rank} could not start:\n{self.logs[rank].news()}")
                 if message[0] == "ready":
                     self.pids[rank] = message[1]
-                    self.logs[rank].skip()
+                    self.logs[rank].news()  # the noise of starting up
                     self._missing.discard(rank)
-
-    def is_whole(self) -> bool:
-        """Whether every process is still there, as far as the system has told us; call it between two calls."""
-        return all(message[0] != "gone" for _, message in self.messages(0))
+            if not self._missing:
+                return
+            if time.monotonic() > end:
+                raise RuntimeError(f"ranks {sorted(self._missing)} were not ready after {_START_S:.0f} s")
 
     def send_to_all(self, message: tuple[Any, ...]) -> None:
         """Send one message to every rank."""
@@ -93,10 +91,6 @@ class WorkerGroup:
                 received = [("gone",)]
             for message in received:
                 yield key.data, message
-
-    def exit_code(self, rank: int) -> int | None:
-        """How a rank that is gone ended; None if the system does not tell."""
-        return self.launcher.exit_code(self.number, rank, wait_s=5.0)
 
     def end(self) -> None:
         """Kill every process of the group. Safe to call twice; does nothing in a fork of the notebook's process."""
