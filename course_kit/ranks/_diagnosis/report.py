@@ -173,8 +173,7 @@ class Evidence:
         timeout_s: the call's time limit.
         ended: rank → its report, for those that returned, raised or died.
         latest: rank → the communication that it announced last.
-        positions: rank → its position at the end, for the others.
-        signal_stacks: rank → its stack as the interpreter's fault handler wrote it, for ranks that could not answer.
+        positions: rank → its position at the end, for the others; of a rank that could not answer, it has only a stack.
         mismatch: calls that contradict each other.
         unanswered: calls that need a rank which returned.
         deadlocked: ranks that wait for each other.
@@ -187,7 +186,6 @@ class Evidence:
     ended: dict[int, RankReport] = field(default_factory=dict)
     latest: dict[int, Call] = field(default_factory=dict)
     positions: dict[int, Position] = field(default_factory=dict)
-    signal_stacks: dict[int, str] = field(default_factory=dict)
     mismatch: Mismatch | None = None
     unanswered: Unanswered | None = None
     deadlocked: set[int] = field(default_factory=set)
@@ -238,7 +236,7 @@ class Evidence:
     def _unfinished(self, rank: int) -> RankReport:
         position = self.positions.get(rank)
         if position is None:
-            return RankReport(rank, "running", traceback=self.signal_stacks.get(rank, ""))
+            return RankReport(rank, "running")
         if position.waiting:
             return RankReport(rank, "waiting", position.stack, in_words(position.waiting.call))
         if position.collective:

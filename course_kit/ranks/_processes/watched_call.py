@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from course_kit.own_time import OwnTime
-from course_kit.ranks._diagnosis.matching import Call as Communication
 from course_kit.ranks._diagnosis.matching import Matcher, Mismatch, PointToPointCall
 from course_kit.ranks._diagnosis.report import Evidence, RankReport
 from course_kit.ranks._diagnosis.stacks import fault_text
@@ -32,12 +32,11 @@ class WatchedCall:
         self._workers = workers
         self._diagnose = diagnose
         self._timeout_s = timeout_s
-        self._hurry_until: float | None = None
+        self._hurry_until: float | None = None  # a time, once something is known to be wrong
         self._printer = Printer(workers.world_size)
         self._matcher = Matcher()
         self._seen = Evidence(workers.world_size, timeout_s)
         self._blobs: dict[int, bytes] = {}
-        self._trouble = False
         self._stuck_since: dict[frozenset[tuple[int, int]], float] = {}
         self._all_intact = True
 
@@ -72,11 +71,11 @@ class WatchedCall:
             if left <= 0:
                 self._seen.cannot_say = self._own.cannot_say(self._timeout_s)
                 return
-            heard = self._hear(min(left, 0.03 if self._trouble else 0.25))
+            heard = self._hear(min(left, 0.03 if self._hurry_until else 0.25))
             mismatch = self._seen.mismatch
             if mismatch and set(mismatch.members) <= {*mismatch.calls, *self._seen.ended}:
                 return
-            doubtful = self._trouble or self._matcher.has_open_calls or self._matcher.may_have_lost
+            doubtful = self._hurry_until or self._matcher.has_open_calls or self._matcher.may_have_lost
             if self._diagnose and not heard and doubtful and self._is_stuck():
                 return
 
@@ -94,24 +93,39 @@ class WatchedCall:
         """Take what arrives within `wait_s`; whether that was anything."""
         heard = list(self._workers.messages(wait_s))
         for rank, message in heard:
-            getattr(self, f"_on_{message[0]}")(rank, *message[1:])
+            self._take(rank, message)
         return bool(heard)
 
-    def _on_out(self, rank: int, stream: str, text: str) -> None:
-        self._printer.take(rank, stream, text)
-
-    def _on_entered(self, rank: int, call: Communication) -> None:
-        self._seen.latest[rank] = call
-        if self._seen.mismatch:
-            self._seen.mismatch.add(rank, call)
-        else:
-            self._note(self._matcher.take(rank, call))
-
-    def _on_received(self, _rank: int, call: PointToPointCall) -> None:
-        self._note(self._matcher.received_from_anyone(call))
-
-    def _on_lost(self, _rank: int, call: PointToPointCall) -> None:
-        self._matcher.lose(call)
+    def _take(self, rank: int, message: tuple[Any, ...]) -> None:
+        match message:
+            case "out", stream, text:
+                self._printer.take(rank, stream, text)
+            case "entered", call:
+                self._seen.latest[rank] = call
+                if self._seen.mismatch:
+                    self._seen.mismatch.add(rank, call)
+                else:
+                    self._note(self._matcher.take(rank, call))
+            case "received", call:
+                self._note(self._matcher.received_from_anyone(call))
+            case "lost", call:
+                self._matcher.lose(call)
+            case "here", position:
+                self._seen.positions[rank] = position
+            case "returned", blob, reusable:
+                self._blobs[rank] = blob
+                self._seen.ended[rank] = RankReport(rank, "returned")
+                self._all_intact &= reusable
+                self._note(None)
+            case "raised", error, text:
+                self._seen.ended[rank] = RankReport(rank, "raised", traceback=text, error=error)
+                self._hurry()
+            case ("gone",):
+                code = self._workers.launcher.exit_code(self._workers.number, rank, wait_s=5.0)
+                self._blobs.pop(rank, None)
+                words, stack = fault_text(self._workers.logs[rank].news())
+                self._seen.ended[rank] = RankReport(rank, "died", stack, exit_code=code, last_words=words)
+                self._hurry()
 
     def _losses(self) -> dict[int, PointToPointCall]:
         """Of the ranks that wait for a message: the sends whose handles are gone."""
@@ -121,36 +135,14 @@ class WatchedCall:
 
     def _note(self, mismatch: Mismatch | None) -> None:
         """Keep a contradiction that was found; look also for calls that a rank which returned should have made."""
-        if mismatch and not self._seen.mismatch:
-            self._seen.mismatch = mismatch
+        self._seen.mismatch = self._seen.mismatch or mismatch
+        if self._blobs:
+            self._seen.unanswered = self._seen.unanswered or self._matcher.unanswered(set(self._blobs))
+        if self._seen.mismatch or self._seen.unanswered:
             self._hurry()
-        elif self._blobs and not self._seen.unanswered and (found := self._matcher.unanswered(set(self._blobs))):
-            self._seen.unanswered = found
-            self._hurry()
-
-    def _on_returned(self, rank: int, blob: bytes, reusable: bool) -> None:
-        self._blobs[rank] = blob
-        self._seen.ended[rank] = RankReport(rank, "returned")
-        self._all_intact &= reusable
-        self._note(None)
-
-    def _on_raised(self, rank: int, error: str, text: str) -> None:
-        self._seen.ended[rank] = RankReport(rank, "raised", traceback=text, error=error)
-        self._hurry()
-
-    def _on_gone(self, rank: int) -> None:
-        code = self._workers.launcher.exit_code(self._workers.number, rank, wait_s=5.0)
-        self._blobs.pop(rank, None)
-        words, stack = fault_text(self._workers.logs[rank].news())
-        self._seen.ended[rank] = RankReport(rank, "died", stack, exit_code=code, last_words=words)
-        self._hurry()
-
-    def _on_here(self, rank: int, position: Position) -> None:
-        self._seen.positions[rank] = position
 
     def _hurry(self) -> None:
-        if not self._trouble:
-            self._trouble = True
+        if self._hurry_until is None:
             self._hurry_until = time.monotonic() + min(_GRACE_S, max(0.0, self._left_s()))
 
     def _ask_where(self) -> None:
@@ -170,7 +162,8 @@ class WatchedCall:
         if silent:
             time.sleep(0.1)
         for rank in silent:
-            _, self._seen.signal_stacks[rank] = fault_text(self._workers.logs[rank].news())
+            _, stack = fault_text(self._workers.logs[rank].news())
+            self._seen.positions[rank] = Position("", stack, None, "")
 
     def _is_stuck(self) -> bool:
         """Whether all unfinished ranks wait, directly or not, for ranks that ended or for each other."""
@@ -185,9 +178,9 @@ class WatchedCall:
         now = time.monotonic()
         self._stuck_since = {tickets: self._stuck_since.get(tickets, now)}
         patience_s = _STUCK_BY_A_LOSS_S if stuck & set(self._losses()) else _STUCK_S
-        if not stuck or now - self._stuck_since[tickets] < (_STUCK_IN_TROUBLE_S if self._trouble else patience_s):
+        if not stuck or now - self._stuck_since[tickets] < (_STUCK_IN_TROUBLE_S if self._hurry_until else patience_s):
             return False
-        if not self._trouble:
+        if not self._hurry_until:
             self._seen.deadlocked = stuck
             self._hurry()
         return stuck == self._unfinished()
