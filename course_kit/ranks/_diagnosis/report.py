@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from textwrap import indent
-from types import MappingProxyType
 from typing import Literal
 
 from course_kit.own_time import BUSY
@@ -20,6 +19,7 @@ from course_kit.ranks._diagnosis.matching import Call, CollectiveCall, Mismatch,
 from course_kit.ranks._processes.wire import Position
 
 State = Literal["returned", "raised", "died", "waiting", "running"]
+_PLURALS = {"waits": "wait", "was": "were", "has": "have", "calls": "call"}
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,8 @@ def exit_words(code: int | None) -> str:
     if code is None:
         return "its connection closed"
     if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
+        names = {known.value: known.name for known in signal.Signals}
+        return f"killed by {names.get(-code, f'signal {-code}')}"
     return f"exit code {code}"
 
 
@@ -118,45 +116,33 @@ class RankFailure(RuntimeError):
         return "running" in states and states.isdisjoint({"raised", "died"})
 
     def __str__(self) -> str:
-        return "\n\n".join([self.verdict, *_told_once(self.reports, RankReport._account)])
+        return "\n\n".join([self.verdict, *_told_once({report.rank: report._account() for report in self.reports})])
 
     def _render_traceback_(self) -> list[str]:
         """The lines that a notebook shows: the report. Its own stack would only show how ranks are supervised."""
         return f"{type(self).__name__}: {self}".splitlines()
 
 
-def one_sentence(
-    reports: list[RankReport], first: Collection[int] = (), fates: Mapping[int, str] = MappingProxyType({})
-) -> str:
+def one_sentence(fates: Mapping[int, str], first: Collection[int] = ()) -> str:
     """The fates of all ranks as one sentence, the ranks in `first` first, equal fates said once.
-
-    `fates` holds, for some ranks, better words than their report's own.
 
     Example: "rank 1 raised ValueError: no; rank 0 waits in all_reduce (cell [5] line 7); ranks 2 and 3 returned".
     """
-    ordered = sorted(reports, key=lambda report: (report.rank not in first, report.rank))
-    return "; ".join(_told_once(ordered, lambda report: fates.get(report.rank, report.fate)))
+    ordered = sorted(fates, key=lambda rank: (rank not in first, rank))
+    return "; ".join(_told_once({rank: fates[rank] for rank in ordered}))
 
 
-def _told_once(reports: list[RankReport], tell: Callable[[RankReport], str]) -> list[str]:
-    """`tell` each report's story; ranks with the same story share one."""
-    stories: dict[str, list[int]] = {}
-    for report in reports:
-        stories.setdefault(tell(report), []).append(report.rank)
-    return [f"{name_ranks(ranks)} {_agree(story, len(ranks))}" for story, ranks in stories.items()]
-
-
-def name_ranks(ranks: list[int]) -> str:
-    """`rank 1`, `ranks 1 and 3`, `ranks 0, 1, 2 and 3`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
-def _agree(fate: str, count: int) -> str:
-    """Put the verb of a clause into the plural for several ranks."""
-    verb, *rest = fate.split(" ")
-    return fate if count == 1 else " ".join([{"waits": "wait", "was": "were"}.get(verb, verb), *rest])
+def _told_once(stories: Mapping[int, str]) -> list[str]:
+    """Rank → its story, which begins with a verb. Ranks with the same story share one: `ranks 0, 1 and 3 wait in …`."""
+    tellers: dict[str, list[int]] = {}
+    for rank, story in stories.items():
+        tellers.setdefault(story, []).append(rank)
+    told = []
+    for story, (*others, last) in tellers.items():
+        verb, space, rest = story.partition(" ")
+        plural = f"ranks {', '.join(map(str, others))} and {last} {_PLURALS.get(verb, verb)}{space}{rest}"
+        told.append(plural if others else f"rank {last} {story}")
+    return told
 
 
 # --- from evidence to a verdict ---------------------------------------------------------------------------------------
@@ -199,20 +185,24 @@ class Evidence:
         return len(returned) == self.world_size and not self.mismatch and not self.unanswered
 
     def failure(self) -> RankFailure:
-        """The report. The first cause comes first: a wrong call explains a crash, a crash explains a hang."""
+        """The failure, with a report for each rank."""
         reports = [self._report(rank) for rank in range(self.world_size)]
+        return RankFailure(self._verdict(reports), reports)
+
+    def _verdict(self, reports: list[RankReport]) -> str:
+        """The first cause comes first: a wrong call explains a crash, a crash explains a hang."""
         if self.mismatch:
-            return RankFailure(contradiction(self.mismatch), reports)
+            return contradiction(self.mismatch)
+        fates = {report.rank: report.fate for report in reports}
         for state in ("died", "raised"):
             if first := [report.rank for report in reports if report.state == state]:
-                return RankFailure(one_sentence(reports, first), reports)
+                return one_sentence(fates, first)
         if self.unanswered:
-            return RankFailure(self._unanswered_verdict(self.unanswered, reports), reports)
+            return self._unanswered_verdict(self.unanswered, fates)
         if self.deadlocked:
-            return RankFailure(f"deadlock: {one_sentence(reports, self.deadlocked)}{self._losses()}", reports)
+            return f"deadlock: {one_sentence(fates, self.deadlocked)}{self._losses()}"
         busy = f" of their own ({BUSY})" if self.cannot_say else ""
-        verdict = f"not done after {self.timeout_s:g} s{busy}: {one_sentence(reports)}{self._losses()}"
-        return RankFailure(verdict, reports)
+        return f"not done after {self.timeout_s:g} s{busy}: {one_sentence(fates)}{self._losses()}"
 
     def _losses(self) -> str:
         """The reason that a sent message does not come, and what to do: the likeliest slip with `isend`."""
@@ -244,16 +234,16 @@ class Evidence:
         return RankReport(rank, "running", position.stack)
 
     @staticmethod
-    def _unanswered_verdict(found: Unanswered, reports: list[RankReport]) -> str:
+    def _unanswered_verdict(found: Unanswered, fates: dict[int, str]) -> str:
         call = next(iter(found.calls.values()))
         omitted = "calling it"
         if isinstance(call, PointToPointCall):
             omitted = "receiving it" if call.direction == "send" else "sending"
-        fates = dict.fromkeys(found.absent, f"returned without {omitted}")
         for rank, made in found.calls.items():
-            if reports[rank].state == "returned":  # the backend did not wait, but the call is incomplete
+            if fates[rank] == "returned":  # the backend did not wait, but the call is incomplete
                 fates[rank] = f"called {in_words(made)}"
-        return one_sentence(reports, set(range(len(reports))) - found.absent, fates)
+        fates |= dict.fromkeys(found.absent, f"returned without {omitted}")
+        return one_sentence(fates, fates.keys() - found.absent)
 
 
 def in_words(call: Call) -> WaitsIn:
@@ -278,24 +268,14 @@ def contradiction(mismatch: Mismatch) -> str:
         first = mismatch.members[0]
         return _other_order(first, entries[first], mismatch.swapped_with, entries[mismatch.swapped_with])
     if len({entry.collective for entry in entries.values()}) > 1:
-        return f"the ranks call different collectives: {_who(entries, lambda entry: entry.collective, 'call')}"
+        calling = {rank: f"calls {entry.collective} ({entry.site})" for rank, entry in entries.items()}
+        return f"the ranks call different collectives: {', '.join(_told_once(calling))}"
     details = {rank: dict(entry.details) for rank, entry in entries.items()}
     names = dict.fromkeys(name for own in details.values() for name in own)
     odd = next(name for name in names if len({own.get(name) for own in details.values()}) > 1)
     collective = next(iter(entries.values())).collective
-    return f"the ranks call {collective} with different {odd}: {_who(entries, lambda e: str(dict(e.details).get(odd)))}"
-
-
-def _who(entries: dict[int, CollectiveCall], what: Callable[[CollectiveCall], str], verb: str = "have") -> str:
-    """`rank 0 has (4,) (cell line 3), ranks 1 and 2 have (5,) (cell line 3)`."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for rank, entry in entries.items():
-        groups.setdefault((what(entry), entry.site), []).append(rank)
-    third_person = {"have": "has", "call": "calls"}[verb]
-    return ", ".join(
-        f"{name_ranks(ranks)} {third_person if len(ranks) == 1 else verb} {value} ({site})"
-        for (value, site), ranks in groups.items()
-    )
+    having = {rank: f"has {details[rank].get(odd)} ({entry.site})" for rank, entry in entries.items()}
+    return f"the ranks call {collective} with different {odd}: {', '.join(_told_once(having))}"
 
 
 def _other_order(first: int, ours: CollectiveCall, second: int, theirs: CollectiveCall) -> str:
