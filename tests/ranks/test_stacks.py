@@ -18,7 +18,7 @@ def forgotten() -> Iterator[None]:
     yield
     linecache.cache.pop(CELL, None)
     stacks.CELLS.pop(CELL, None)
-    stacks.know_labels({})
+    stacks.know_cells({})
 
 
 def in_a_rank() -> None:

@@ -39,15 +39,10 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 
 def know_cells(cells: dict[str, tuple[str, str]]) -> None:
-    """Learn the labels and sources of notebook cells: file name → (label, source)."""
-    know_labels({filename: label for filename, (label, _) in cells.items()})
-    for filename, (_, source) in cells.items():
+    """Learn labels and sources of notebook cells, and forget earlier words for them: file name → (label, source)."""
+    for filename, (label, source) in cells.items():
+        CELLS[filename] = label
         remember(filename, source)
-
-
-def know_labels(labels: dict[str, str]) -> None:
-    """Learn the words for cells, and forget earlier ones for their files: file name → label."""
-    CELLS.update(labels)
     is_library.cache_clear()
     place_name.cache_clear()
 

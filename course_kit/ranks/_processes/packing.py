@@ -21,7 +21,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -30,8 +30,6 @@ import torch
 from course_kit.cells import cell_label, is_cell
 from course_kit.ranks._diagnosis import stacks
 from course_kit.ranks._processes.inside import device
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -81,7 +79,8 @@ def _used_by(fn: object, seen: set[int]) -> Iterator[tuple[str, Any]]:
         return
     seen.add(id(fn))
     used = {name: fn.__globals__[name] for name in _names(fn.__code__) if name in fn.__globals__}
-    enclosed = dict(zip(fn.__code__.co_freevars, (_contents(cell) for cell in fn.__closure__ or ()), strict=True))
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    enclosed = {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}  # if assigned yet
     for kind, variables in (("global", used), ("enclosed", enclosed)):
         for name, value in variables.items():
             if not isinstance(value, types.ModuleType):
@@ -94,30 +93,19 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a variable that is not assigned yet
-        return None
-
-
 @dataclass
 class NotebookState:
     """The state of the notebook that a rank needs besides the call; only changes since the last call travel.
 
     Attributes:
         cells: sources of notebook cells: file name → (label, source), for tracebacks and `inspect.getsource`.
-        path: the notebook's `sys.path`, or None if unchanged.
-        folder: its working folder, or None if unchanged.
-        environment: environment variables that are new or changed.
+        surroundings: the notebook's `sys.path`, working folder and environment variables, or None if all are unchanged.
         stale: modules to forget, because the reader edited their files.
     """
 
-    cells: dict[str, tuple[str, str]] = field(default_factory=dict)
-    path: list[str] | None = None
-    folder: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    stale: list[str] = field(default_factory=list)
+    cells: dict[str, tuple[str, str]]
+    surroundings: tuple[list[str], str, dict[str, str]] | None
+    stale: list[str]
 
 
 class NotebookStateTracker:
@@ -125,21 +113,15 @@ class NotebookStateTracker:
 
     def __init__(self) -> None:
         self._cells: set[str] = set()
-        self._path: list[str] = []
-        self._folder = ""
-        self._environment: dict[str, str] = {}
+        self._surroundings: object = None
         self._modules: dict[str, float] = {}
         self._module_count = 0
 
     def news(self) -> NotebookState:
         """The changes since the last time."""
-        cells = self._new_cells()
-        path = None if sys.path == self._path else list(sys.path)
-        folder = None if os.getcwd() == self._folder else os.getcwd()
-        now = dict(os.environ)
-        environment = {} if now == self._environment else dict(now.items() - self._environment.items())
-        self._path, self._folder, self._environment = list(sys.path), os.getcwd(), now
-        return NotebookState(cells, path, folder, environment, self._edited_modules())
+        before, now = self._surroundings, (list(sys.path), os.getcwd(), dict(os.environ))
+        self._surroundings = now
+        return NotebookState(self._new_cells(), None if now == before else now, self._edited_modules())
 
     def _new_cells(self) -> dict[str, tuple[str, str]]:
         news = {}
@@ -147,35 +129,32 @@ class NotebookStateTracker:
             if filename not in self._cells and is_cell(filename):
                 self._cells.add(filename)
                 news[filename] = (cell_label(filename), "".join(linecache.getlines(filename)))
-        if news:
-            stacks.know_labels({filename: label for filename, (label, _) in news.items()})
+        stacks.know_cells(news)
         return news
 
     def _edited_modules(self) -> list[str]:
         """All modules of the reader's, if one of their files changed (others may have imported names from it)."""
         if len(sys.modules) != self._module_count:
             self._module_count = len(sys.modules)
-            for name, file in _reader_modules():
-                self._modules.setdefault(name, _modified(file))
+            self._modules = {name: _modified(name) for name in _reader_modules()} | self._modules
         before = self._modules
-        loaded = {name: sys.modules[name] for name in before if sys.modules.get(name)}
-        self._modules = before | {name: _modified(getattr(each, "__file__", None)) for name, each in loaded.items()}
+        self._modules = {name: _modified(name) or time for name, time in before.items()}
         return list(before) if self._modules != before else []
 
 
-def _reader_modules() -> Iterator[tuple[str, str]]:
+def _reader_modules() -> Iterator[str]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not os.path.isabs(file) or name in ("__main__", "__mp_main__"):
-            continue
-        if not file.startswith((*stacks.LIBRARIES, _OURS)):
-            yield name, file
+        is_on_disk = isinstance(file, str) and os.path.isabs(file)
+        if is_on_disk and name not in ("__main__", "__mp_main__") and not stacks.is_library(file):
+            yield name
 
 
-def _modified(file: str | None) -> float:
+def _modified(module: str) -> float:
+    """The time at which a module's file was written last; 0 if module or file is gone."""
     try:
-        return os.stat(file).st_mtime if file else 0.0
-    except OSError:
+        return os.stat(sys.modules[module].__file__).st_mtime  # type: ignore[arg-type]
+    except (AttributeError, KeyError, OSError, TypeError):
         return 0.0
 
 

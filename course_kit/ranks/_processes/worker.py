@@ -113,13 +113,11 @@ class Rank:
         else:
             self._interceptor.take_off()
         stacks.know_cells(notebook.cells)
-        if notebook.path is not None:
-            sys.path[:] = notebook.path
-        if notebook.folder is not None:
-            os.chdir(notebook.folder)
-        for name, value in notebook.environment.items():
-            if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-                os.environ[name] = value
+        if notebook.surroundings is not None:
+            sys.path[:], folder, environment = notebook.surroundings
+            os.chdir(folder)
+            own = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+            os.environ.update(environment | own)
         if notebook.stale:
             _forget(notebook.stale)
         torch.default_generator.manual_seed(_FRESH_SEED)
