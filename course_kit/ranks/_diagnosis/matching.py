@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple
 
 
@@ -171,8 +172,13 @@ class Matcher:
             key = (reference.collective, reference.details, rank)
             pairs = group.names.setdefault(key, defaultdict(set))
             ours_name, theirs_name = "/".join(ours), "/".join(theirs)
+            if theirs_name in pairs[ours_name]:
+                continue
             pairs[ours_name].add(theirs_name)
-            if _reaches(pairs, theirs_name, ours_name):
+            try:
+                if theirs_name in pairs:  # else nothing leads back
+                    TopologicalSorter(pairs).prepare()
+            except CycleError:
                 return Mismatch(dict(calls), group.members, swapped_with=rank)
         return None
 
@@ -255,15 +261,3 @@ def _unfit_parts(members: tuple[int, ...], calls: dict[int, CollectiveCall]) -> 
                     {sender: calls[sender], receiver: calls[receiver]}, (sender, receiver), unfit=(sender, receiver)
                 )
     return None
-
-
-def _reaches(pairs: dict[str, set[str]], start: str, goal: str) -> bool:
-    """Whether `goal` can be reached from `start` along `pairs`."""
-    seen, todo = {start}, [start]
-    while todo:
-        name = todo.pop()
-        if name == goal:
-            return True
-        todo += pairs.get(name, set()) - seen
-        seen |= pairs.get(name, set())
-    return False
