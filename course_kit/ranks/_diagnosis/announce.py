@@ -92,8 +92,15 @@ class CommunicationInterceptor:
                 calls = []  # the call itself is wrong: torch's own message is the one to see
             for call in calls:
                 self._refuse_strangers(call)
-            with self._marked(calls, waits=name not in _POSTS):
-                result = original(*args, **kwargs)
+            self.tell_lost()
+            for call in calls:
+                self._send(("entered", call))
+            self._inside.call = True
+            try:
+                with self._in_call(calls[0] if calls and name not in _POSTS else None):
+                    result = original(*args, **kwargs)
+            finally:
+                self._inside.call = False
             self._remember(result, calls)
             if calls and name == "recv" and given.arguments["src"] is None:
                 self._found_sender(calls[0], result)
@@ -113,31 +120,14 @@ class CommunicationInterceptor:
             raise ValueError(f"{call.collective} {way} rank {peer}, which is this rank itself")
 
     @contextlib.contextmanager
-    def _marked(self, calls: list[Call], waits: bool) -> Iterator[None]:
-        """Announce `calls`, and mark this thread as being in them, and as waiting if it `waits`."""
-        self.tell_lost()
-        for call in calls:
-            self._send(("entered", call))
-        self._inside.call = True
-        try:
-            with self._in_call(calls[0] if calls and waits else None):
-                yield
-        finally:
-            self._inside.call = False
-
-    @contextlib.contextmanager
     def _in_call(self, call: Call | None) -> Iterator[None]:
-        thread = threading.get_ident()
-        outer = self.waiting.get(thread)
-        self._tickets += 1
-        if call is not None:
-            self.waiting[thread] = Waiting(call, self._tickets)
-        try:
+        """Mark this thread as waiting in `call`; without one, leave what it waits in (a `barrier` is work, too)."""
+        with contextlib.ExitStack() as stack:
+            if call is not None:
+                self._tickets += 1
+                self.waiting[threading.get_ident()] = Waiting(call, self._tickets)
+                stack.callback(self.waiting.pop, threading.get_ident())
             yield
-        finally:
-            self.waiting.pop(thread, None)
-            if outer is not None:
-                self.waiting[thread] = outer
 
     def _waits_for(self, work: dist.Work) -> contextlib.AbstractContextManager[None]:
         if unwaited := self._unwaited.pop(work, None):
