@@ -28,7 +28,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from course_kit.cells import add_magic, remember, running_shell
+from IPython.display import display
+
+from course_kit.cells import add_magic, remember
 from course_kit.units import Quantity
 
 Function = Callable[..., Any]
@@ -51,7 +53,7 @@ class Turn:
         self.verdict = Verdict("open", "Not written yet. Replace the dots and run the cell again.")
         if not is_stub(function):
             self.verdict = self._judge(function)
-        _show(self.verdict)
+        display(self.verdict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The reader's function."""
@@ -64,11 +66,11 @@ class Turn:
             ValueError: the solution itself does not pass the check.
         """
         if self.verdict.state == "right":
-            _show(Verdict("right", "Yours counts from here on."))
+            display(Verdict("right", "Yours counts from here on."))
             return self.function
         if (verdict := self._judge(function)).state != "right":
             raise ValueError(f"the solution of {function.__name__} does not pass its own check: {verdict.message}")
-        _show(Verdict("open", "This one stands in until yours passes its check."))
+        display(Verdict("open", "This one stands in until yours passes its check."))
         return function
 
     def _judge(self, function: Callable[..., Any]) -> Verdict:
@@ -118,16 +120,6 @@ def is_stub(function: Callable[..., Any]) -> bool:
         isinstance(line, ast.Pass) or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
         for line in definition.body
     )
-
-
-def _show(verdict: Verdict) -> None:
-    """Show a verdict as a cell's output; outside of a notebook, as a line."""
-    if running_shell() is None:
-        print(verdict)
-    else:
-        from IPython.display import display
-
-        display(verdict)
 
 
 class Folded:
