@@ -212,16 +212,11 @@ def self_check(answer: object, expected: object, *, tolerance: float = 0.0, hint
         return Verdict("open", "Not answered yet. Replace None by your answer and run the cell again.")
     if isinstance(expected, int | float) and not isinstance(expected, bool):
         return _check_number(answer, expected, tolerance, hint)
-    if type(answer) is type(expected) and (answer == expected or _all_close(answer, expected, tolerance)):
-        return Verdict("right", "Right.")
-    return Verdict("wrong", f"Not yet. {hint}".strip())
-
-
-def _all_close(answer: object, expected: object, tolerance: float) -> bool:
-    """Whether both are lists of as many entries, and each is what is expected."""
-    if not isinstance(answer, list) or not isinstance(expected, list) or len(answer) != len(expected):
-        return False
-    return all(self_check(mine, right, tolerance=tolerance).state == "right" for mine, right in zip(answer, expected))
+    right = type(answer) is type(expected) and answer == expected
+    if not right and isinstance(answer, list) and isinstance(expected, list) and len(answer) == len(expected):
+        each = (self_check(mine, its, tolerance=tolerance) for mine, its in zip(answer, expected))
+        right = all(verdict.state == "right" for verdict in each)
+    return Verdict("right", "Right.") if right else Verdict("wrong", f"Not yet. {hint}".strip())
 
 
 def _check_number(answer: object, expected: float, tolerance: float, hint: str) -> Verdict:
