@@ -23,7 +23,6 @@ from typing import Any
 from cycler import cycler
 from IPython.display import display
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -109,18 +108,10 @@ def new_figure(rows: int = 1, columns: int = 1, height: float = 3.0) -> tuple[Fi
             f"given rows={rows}, columns={columns}, height={height}"
         )
     figure = Figure(figsize=(WIDTH_PX / _CSS_DPI, height), dpi=_CSS_DPI, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     axes = [*figure.subplots(rows, columns, squeeze=False).flat]
     for each in axes:
         _style(each)
     return figure, axes
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG of 1440 pixels across; the same drawing gives the same bytes (no date, no version inside)."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_CSS_DPI * _PIXELS_PER_CSS_PIXEL, metadata={"Software": None})
-    return buffer.getvalue()
 
 
 class Picture:
@@ -148,10 +139,14 @@ class Picture:
 
     @cached_property
     def png(self) -> bytes:
-        """Bytes of the PNG. They are drawn on first use; the figure is emptied then."""
-        drawn = png(self.figure)
+        """A PNG of 1440 pixels across; the same drawing gives the same bytes (no date, no version inside).
+
+        The PNG is drawn on first use, and the figure emptied.
+        """
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=_CSS_DPI * _PIXELS_PER_CSS_PIXEL, metadata={"Software": None})
         self.figure.clear()
-        return drawn
+        return buffer.getvalue()
 
     def show(self, widget: Any = None) -> None:
         """Show the picture as this cell's output, its caption below it.

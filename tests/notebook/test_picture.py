@@ -20,7 +20,7 @@ from nbconvert import HTMLExporter
 
 from course_kit.accounts import CATEGORIES
 from course_kit.notebook import picture as style
-from course_kit.notebook.picture import PALETTE, SERIES, Picture, new_figure, png, series_color
+from course_kit.notebook.picture import PALETTE, SERIES, Picture, new_figure, series_color
 
 # Machado, Oliveira and Fernandes 2009, Table 1, severity 1.0; on linear RGB.
 DEFICIENCIES = {
@@ -101,6 +101,10 @@ def drawing() -> style.Figure:
     return figure
 
 
+def png(figure: style.Figure) -> bytes:
+    return Picture(figure, caption="c", alt="a").png
+
+
 def test_the_same_drawing_gives_the_same_bytes_and_no_metadata() -> None:
     picture = png(drawing())
     assert picture == png(drawing())
@@ -113,7 +117,8 @@ def test_figures_leave_no_trace_in_pyplot() -> None:
     """In a process of its own, because another test may have imported pyplot."""
     code = (
         "import sys, matplotlib; look = lambda: dict(dict.items(matplotlib.rcParams)); before = look()\n"
-        "from course_kit.notebook.picture import new_figure, png; png(new_figure()[0])\n"
+        "from course_kit.notebook.picture import Picture, new_figure\n"
+        "Picture(new_figure()[0], caption='c', alt='a').png\n"
         "assert 'matplotlib.pyplot' not in sys.modules and look() == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -122,7 +127,7 @@ def test_figures_leave_no_trace_in_pyplot() -> None:
 @pytest.mark.parametrize("way", [Picture.show, DisplayFormatter().format], ids=["show", "last expression"])
 def test_a_picture_is_shown_and_then_its_caption(shown: list[SimpleNamespace], way: Callable[[Picture], Any]) -> None:
     figure = drawing()
-    expected = base64.b64encode(png(figure)).decode()
+    expected = base64.b64encode(png(drawing())).decode()
     way(Picture(figure, caption="Loss falls & stays <low>: $x^2$.", alt='A line from 1 to "2".'))
     picture, caption = shown
     assert picture.data == {"image/png": expected, "text/plain": 'A line from 1 to "2".'}
