@@ -21,6 +21,7 @@ A rank announces a call before it makes the call. So the notebook knows who wait
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import threading
@@ -136,17 +137,10 @@ class Ranks:
         self.close()
 
 
-_shared: dict[tuple[int, str], Ranks] = {}
-
-
-def _shared_pool(world_size: int) -> Ranks:
-    """The pool of `world_size` ranks that all `run` calls of this process share; made on first use."""
-    _check_world_size(world_size)
-    key = world_size, backend_for(world_size, None)
-    pool = _shared.get(key)
-    if pool is None or pool._owner != os.getpid() or pool._workers is None:
-        pool = _shared[key] = Ranks(*key)
-    return pool
+@functools.cache
+def _shared(world_size: int, backend: str, _pid: int) -> Ranks:
+    """The pool that all `run` calls of a process share."""
+    return Ranks(world_size, backend)
 
 
 def run(
@@ -167,7 +161,8 @@ def run(
         ValueError: `world_size` or `timeout_s` makes no sense, or something cannot be shipped.
     """
     _check_timeout(timeout_s)
-    return _shared_pool(world_size).call(packing.pack(fn, args, kwargs), timeout_s, diagnose)
+    pool = _shared(_check_world_size(world_size), backend_for(world_size), os.getpid())
+    return pool.call(packing.pack(fn, args, kwargs), timeout_s, diagnose)
 
 
 def _check_world_size(world_size: Any) -> int:

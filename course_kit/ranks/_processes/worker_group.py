@@ -8,6 +8,7 @@ reads the report.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import selectors
@@ -26,7 +27,6 @@ from course_kit.ranks._processes.wire import Channel, encode
 
 _START_S = 60.0
 _numbers = itertools.count(1)
-_store: tuple[int, TCPStore] | None = None
 
 
 class WorkerGroup:
@@ -48,7 +48,7 @@ class WorkerGroup:
             channel = Channel(self.launcher.start(self.number, rank, log.file))
             self.channels.append(channel)
             self._selector.register(channel, selectors.EVENT_READ, rank)
-        port = _store_port()
+        port = _store(os.getpid()).port
         for rank, channel in enumerate(self.channels):
             channel.send(("start", rank, world_size, backend, port, self.number))
 
@@ -105,18 +105,14 @@ class WorkerGroup:
             log.file.close()
 
 
-def _store_port() -> int:
-    """The port of this process's store, through which the ranks of every group find each other.
+@functools.cache
+def _store(_pid: int) -> TCPStore:
+    """The store of a process, through which the ranks of each of its groups find each other.
 
     It listens on the loopback interface only, on a port that the system picks, so two kernels never collide.
     """
-    global _store
-    if _store is None or _store[0] != os.getpid():
-        if os.name == "nt":
-            _store = os.getpid(), TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        else:
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                port = server.getsockname()[1]
-                listening = {"is_master": True, "wait_for_workers": False, "master_listen_fd": server.detach()}
-                _store = os.getpid(), TCPStore("127.0.0.1", port, **listening)
-    return _store[1].port
+    if os.name == "nt":
+        return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
