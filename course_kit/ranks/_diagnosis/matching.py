@@ -93,14 +93,12 @@ class Mismatch:
     Attributes:
         calls: rank → the call it made there. Ranks that come to the same place later are added.
         members: the ranks that make a call there.
-        swapped_with: the rank whose order differs from that of the first member, if only the order is wrong.
-        unfit: (sender, receiver) whose parts of an all-to-all differ in size, if only that is wrong.
+        verdict: the contradiction in words, unless it is that the calls are of different kinds or details.
     """
 
     calls: dict[int, Call]
     members: tuple[int, ...]
-    swapped_with: int | None = None
-    unfit: tuple[int, int] | None = None
+    verdict: str = ""
 
     def add(self, rank: int, call: Call) -> None:
         """One more rank makes `call`; it is part of this contradiction if it is the same call of the same group."""
@@ -140,7 +138,7 @@ class Matcher:
         )
         self._matched: dict[tuple[object, ...], int] = defaultdict(int)
         self._from_anyone: dict[int, int] = defaultdict(int)
-        self._lost: dict[tuple[object, ...], PointToPointCall] = {}
+        self.lost: dict[tuple[object, ...], PointToPointCall] = {}  # sends whose handles are gone
 
     def take(self, rank: int, call: Call) -> Mismatch | None:
         """Take note that `rank` is about to make `call`; return a contradiction, or None."""
@@ -179,7 +177,14 @@ class Matcher:
                 if theirs_name in pairs:  # else nothing leads back
                     TopologicalSorter(pairs).prepare()
             except CycleError:
-                return Mismatch(dict(calls), group.members, swapped_with=rank)
+                shared = set(ours) & set(theirs)
+                ours_name, theirs_name = (" = ".join(n for n in names if n not in shared) for names in (ours, theirs))
+                verdict = (
+                    f"the ranks make the same calls in another order: rank {group.members[0]} calls "
+                    f"{reference.collective} with {ours_name} ({reference.site}) where rank {rank} passes "
+                    f"{theirs_name} ({calls[rank].site}), and elsewhere the other way round, so each result mixes them"
+                )
+                return Mismatch(dict(calls), group.members, verdict)
         return None
 
     def _take_point_to_point(self, call: PointToPointCall) -> Mismatch | None:
@@ -195,7 +200,11 @@ class Matcher:
         send, receive = channel["send"].popleft(), channel["recv"].popleft()
         if (send.elements, send.dtype) == (receive.elements, receive.dtype):
             return None
-        return Mismatch({send.rank: send, receive.rank: receive}, (send.rank, receive.rank))
+        verdict = (
+            f"send and recv do not fit: rank {send.rank} sends {_amount(send)} to rank {receive.rank} ({send.site}), "
+            f"which receives {_amount(receive)} ({receive.site})"
+        )
+        return Mismatch({send.rank: send, receive.rank: receive}, (send.rank, receive.rank), verdict)
 
     def received_from_anyone(self, call: PointToPointCall) -> Mismatch | None:
         """Take note that a `recv` without a source has its message: `call` says from whom."""
@@ -204,11 +213,11 @@ class Matcher:
 
     def lose(self, send: PointToPointCall) -> None:
         """Take note that an `isend`'s handle is gone, and nobody waited: the message may be gone, or have arrived."""
-        self._lost[_place(send)] = send
+        self.lost[_place(send)] = send
 
     def lost_for(self, call: Call) -> PointToPointCall | None:
         """The send that this `recv` takes its message from, if that may be lost."""
-        return self._lost.get(_place(call)) if isinstance(call, PointToPointCall) and call.direction == "recv" else None
+        return self.lost.get(_place(call)) if isinstance(call, PointToPointCall) and call.direction == "recv" else None
 
     def waits_for(self, call: Call) -> set[int]:
         """The ranks that have not made their part of `call` yet (empty: it can go on)."""
@@ -235,11 +244,6 @@ class Matcher:
         return None
 
     @property
-    def may_have_lost(self) -> bool:
-        """Whether a message may be lost."""
-        return bool(self._lost)
-
-    @property
     def has_open_calls(self) -> bool:
         """Whether some call still waits for a rank."""
         waiting = any(group.open for group in self._groups.values())
@@ -255,9 +259,17 @@ def _unfit_parts(members: tuple[int, ...], calls: dict[int, CollectiveCall]) -> 
     """In an all-to-all, two ranks of which one sends another amount than the other takes."""
     for i, sender in enumerate(members):
         for j, receiver in enumerate(members):
-            sends, takes = calls[sender].parts, calls[receiver].parts
-            if sends and takes and sends[0][j] != takes[1][i]:
-                return Mismatch(
-                    {sender: calls[sender], receiver: calls[receiver]}, (sender, receiver), unfit=(sender, receiver)
+            send, take = calls[sender], calls[receiver]
+            if send.parts and take.parts and send.parts[0][j] != take.parts[1][i]:
+                verdict = (
+                    f"the parts of {send.collective} do not fit: rank {sender} sends {send.parts[0][j]} to rank "
+                    f"{receiver} ({send.site}), which expects {take.parts[1][i]} ({take.site})"
                 )
+                return Mismatch({sender: send, receiver: take}, (sender, receiver), verdict)
     return None
+
+
+def _amount(transfer: PointToPointCall) -> str:
+    if transfer.elements is None:
+        return "objects"
+    return f"{transfer.elements:,} {transfer.dtype} value{'' if transfer.elements == 1 else 's'}"

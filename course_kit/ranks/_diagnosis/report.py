@@ -257,16 +257,9 @@ def in_words(call: Call) -> WaitsIn:
 
 def contradiction(mismatch: Mismatch) -> str:
     """The contradiction between calls, in one sentence that does not depend on which rank came first."""
-    calls = dict(sorted(mismatch.calls.items()))
-    entries = {rank: call for rank, call in calls.items() if isinstance(call, CollectiveCall)}
-    transfers = [call for call in calls.values() if isinstance(call, PointToPointCall)]
-    if transfers:
-        return _unfit_messages(*sorted(transfers, key=lambda call: call.direction, reverse=True))
-    if mismatch.unfit is not None:
-        return _unfit_parts(entries, *mismatch.unfit)
-    if mismatch.swapped_with is not None:
-        first = mismatch.members[0]
-        return _other_order(first, entries[first], mismatch.swapped_with, entries[mismatch.swapped_with])
+    if mismatch.verdict:
+        return mismatch.verdict
+    entries = {rank: call for rank, call in sorted(mismatch.calls.items()) if isinstance(call, CollectiveCall)}
     if len({entry.collective for entry in entries.values()}) > 1:
         calling = {rank: f"calls {entry.collective} ({entry.site})" for rank, entry in entries.items()}
         return f"the ranks call different collectives: {', '.join(_told_once(calling))}"
@@ -276,35 +269,3 @@ def contradiction(mismatch: Mismatch) -> str:
     collective = next(iter(entries.values())).collective
     having = {rank: f"has {details[rank].get(odd)} ({entry.site})" for rank, entry in entries.items()}
     return f"the ranks call {collective} with different {odd}: {', '.join(_told_once(having))}"
-
-
-def _other_order(first: int, ours: CollectiveCall, second: int, theirs: CollectiveCall) -> str:
-    shared = set(ours.tensor) & set(theirs.tensor)
-    our_name, their_name = (" = ".join(n for n in entry.tensor if n not in shared) for entry in (ours, theirs))
-    return (
-        f"the ranks make the same calls in another order: rank {first} calls {ours.collective} with {our_name} "
-        f"({ours.site}) where rank {second} passes {their_name} ({theirs.site}), and elsewhere the other way round, "
-        f"so each result mixes them"
-    )
-
-
-def _unfit_parts(entries: dict[int, CollectiveCall], sender: int, receiver: int) -> str:
-    send, take = entries[sender], entries[receiver]
-    assert send.parts is not None and take.parts is not None
-    return (
-        f"the parts of {send.collective} do not fit: rank {sender} sends {send.parts[0][send.members.index(receiver)]} "
-        f"to rank {receiver} ({send.site}), which expects {take.parts[1][take.members.index(sender)]} ({take.site})"
-    )
-
-
-def _unfit_messages(send: PointToPointCall, receive: PointToPointCall) -> str:
-    return (
-        f"send and recv do not fit: rank {send.rank} sends {_amount(send)} to rank {receive.rank} ({send.site}), "
-        f"which receives {_amount(receive)} ({receive.site})"
-    )
-
-
-def _amount(transfer: PointToPointCall) -> str:
-    if transfer.elements is None:
-        return "objects"
-    return f"{transfer.elements:,} {transfer.dtype} value{'' if transfer.elements == 1 else 's'}"

@@ -75,7 +75,7 @@ class WatchedCall:
             mismatch = self._seen.mismatch
             if mismatch and set(mismatch.members) <= {*mismatch.calls, *self._seen.ended}:
                 return
-            doubtful = self._hurry_until or self._matcher.has_open_calls or self._matcher.may_have_lost
+            doubtful = self._hurry_until or self._matcher.has_open_calls or self._matcher.lost
             if self._diagnose and not heard and doubtful and self._is_stuck():
                 return
 
