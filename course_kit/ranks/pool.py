@@ -88,13 +88,11 @@ class Ranks:
         with self._lock:
             workers = self._standing_workers()
             call = WatchedCall(workers, timeout_s, diagnose)
-            usable = False
             try:
                 workers.send_to_all(("run", packed, workers.tracker.news(), diagnose))
                 blobs = call.blobs()
-                usable = call.leaves_group_usable
             finally:  # after a KeyboardInterrupt too: workers that were left in the middle of a call are useless
-                if usable:
+                if call.leaves_group_usable:
                     workers.send_to_all(("over",))
                 else:
                     self._replace(workers)

@@ -62,8 +62,8 @@ class WatchedCall:
 
     @property
     def leaves_group_usable(self) -> bool:
-        """Whether ranks that all returned can make another call: none left its group, and no call is left open."""
-        return self._all_intact and not self._matcher.has_open_calls
+        """Whether all ranks returned and can make another call: none left its group, and no call is left open."""
+        return self._seen.is_clean and self._all_intact and not self._matcher.has_open_calls
 
     def _listen(self) -> None:
         while self._unfinished():
@@ -113,9 +113,9 @@ class WatchedCall:
             case "here", position:
                 self._seen.positions[rank] = position
             case "returned", blob, reusable:
+                self._all_intact &= reusable
                 self._blobs[rank] = blob
                 self._seen.ended[rank] = RankReport(rank, "returned")
-                self._all_intact &= reusable
                 self._note(None)
             case "raised", error, text:
                 self._seen.ended[rank] = RankReport(rank, "raised", traceback=text, error=error)
