@@ -41,9 +41,8 @@ class WorkerGroup:
         self.tracker = NotebookStateTracker()
         self.logs = [Log(tempfile.TemporaryFile()) for _ in range(world_size)]  # noqa: SIM115
         self.channels: list[Channel] = []
-        self.pids: list[int] = [0] * world_size
+        self.pids: list[int] = [0] * world_size  # 0: not ready yet
         self._selector = selectors.DefaultSelector()
-        self._missing = set(range(world_size))
         for rank, log in enumerate(self.logs):
             channel = Channel(self.launcher.start(self.number, rank, log.file))
             self.channels.append(channel)
@@ -62,17 +61,17 @@ class WorkerGroup:
             raise RuntimeError("these ranks were ended")
         end = time.monotonic() + _START_S
         while True:
-            for rank, message in self.messages(1.0 if self._missing else 0.0):
+            for rank, message in self.messages(1.0 if 0 in self.pids else 0.0):
                 if message[0] == "gone":
                     raise RuntimeError(f"rank {rank} could not start:\n{self.logs[rank].news()}")
                 if message[0] == "ready":
                     self.pids[rank] = message[1]
                     self.logs[rank].news()  # the noise of starting up
-                    self._missing.discard(rank)
-            if not self._missing:
+            if 0 not in self.pids:
                 return
             if time.monotonic() > end:
-                raise RuntimeError(f"ranks {sorted(self._missing)} were not ready after {_START_S:.0f} s")
+                missing = [rank for rank, pid in enumerate(self.pids) if not pid]
+                raise RuntimeError(f"ranks {missing} were not ready after {_START_S:.0f} s")
 
     def send_to_all(self, message: tuple[Any, ...]) -> None:
         """Send one message to every rank."""
