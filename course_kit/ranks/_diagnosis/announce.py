@@ -147,9 +147,8 @@ class CommunicationInterceptor:
             if isinstance(work, c10d.Work):
                 self._works[work] = call
                 if isinstance(call, PointToPointCall) and call.direction == "send":
-                    self._unwaited[work] = weakref.finalize(
-                        work, self._lost.append, call
-                    )  # a finalizer runs anywhere, also while this thread sends: it may only note
+                    # A finalizer runs anywhere, also while this thread sends: it may only note.
+                    self._unwaited[work] = weakref.finalize(work, self._lost.append, call)
 
     def _found_sender(self, call: Call, sender: int) -> None:
         assert isinstance(call, PointToPointCall)

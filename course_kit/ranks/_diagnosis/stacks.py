@@ -91,9 +91,7 @@ def call_site(frame: FrameType | None) -> str:
 
 def stack_text(frame: FrameType | None) -> str:
     """The stack of a running thread, innermost call last, only the reader's frames (all, if there are none)."""
-    summary = traceback.StackSummary.extract(traceback.walk_stack(frame))
-    summary.reverse()
-    return _tidy("".join(_reader_frames(summary).format()))
+    return _tidy("".join(_reader_frames(traceback.extract_stack(frame)).format()))
 
 
 def traceback_text(error: BaseException) -> str:
@@ -122,10 +120,9 @@ def _shorten(report: traceback.TracebackException) -> None:
             _shorten(chained)
 
 
-def _reader_frames(frames: Iterable[traceback.FrameSummary]) -> traceback.StackSummary:
-    everything = list(frames)
-    kept = [frame for frame in everything if not is_library(frame.filename)]
-    return traceback.StackSummary.from_list(kept or [f for f in everything if not f.filename.startswith(_OURS)])
+def _reader_frames(frames: list[traceback.FrameSummary]) -> traceback.StackSummary:
+    kept = [frame for frame in frames if not is_library(frame.filename)]
+    return traceback.StackSummary.from_list(kept or [f for f in frames if not f.filename.startswith(_OURS)])
 
 
 def _tidy(text: str) -> str:
