@@ -115,3 +115,11 @@ def test_a_rank_that_returned_leaves_calls_unanswered() -> None:
     matcher.take(0, entry(0))
     found = matcher.unanswered({1})
     assert found is not None and set(found.calls) == {0} and found.absent == {1}
+
+
+def test_groups_of_one_name_are_told_apart_by_their_members() -> None:
+    """Ranks that make their groups in another order give one name to two; the first difference has been named then."""
+    matcher = Matcher()
+    assert matcher.take(0, entry(0)._replace(members=(0, 1))) is None
+    assert matcher.take(2, entry(0)._replace(members=(2, 3))) is None
+    assert matcher.waits_for(entry(0)._replace(members=(2, 3))) == {3}

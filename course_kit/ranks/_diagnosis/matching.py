@@ -7,8 +7,8 @@ numbers in silence, and a missing call is a "timeout" that names nobody.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple
 
@@ -120,23 +120,13 @@ class Unanswered:
     absent: set[int]
 
 
-@dataclass
-class _Group:
-    members: tuple[int, ...]
-    made: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    open: dict[int, dict[int, CollectiveCall]] = field(default_factory=dict)
-    names: dict[tuple[object, ...], dict[str, set[str]]] = field(default_factory=dict)
-
-
 class Matcher:
-    """All calls of one run."""
+    """All calls of one run, and of these the open ones, which still wait for a rank."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, _Group] = {}
-        self._channels: dict[tuple[object, ...], dict[str, deque[PointToPointCall]]] = defaultdict(
-            lambda: {"send": deque(), "recv": deque()}
-        )
-        self._matched: dict[tuple[object, ...], int] = defaultdict(int)
+        self._collectives: dict[tuple[object, ...], dict[int, CollectiveCall]] = {}
+        self._transfers: dict[tuple[object, ...], PointToPointCall] = {}
+        self._names: dict[tuple[object, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._from_anyone: dict[int, int] = defaultdict(int)
         self.lost: dict[tuple[object, ...], PointToPointCall] = {}  # sends whose handles are gone
 
@@ -144,31 +134,28 @@ class Matcher:
         """Take note that `rank` is about to make `call`; return a contradiction, or None."""
         if isinstance(call, PointToPointCall):
             return self._take_point_to_point(call)
-        group = self._groups.setdefault(call.group, _Group(call.members))
-        group.made[rank] = call.sequence + 1
-        calls = group.open.setdefault(call.sequence, {})
+        calls = self._collectives.setdefault(_place(call), {})
         first = next(iter(calls.values()), call)
         calls[rank] = call
         if (first.collective, first.details) != (call.collective, call.details):
-            return Mismatch(dict(calls), group.members)
-        if len(calls) < len(group.members):
+            return Mismatch(dict(calls), call.members)
+        if len(calls) < len(call.members):
             return None
-        del group.open[call.sequence]
-        return _unfit_parts(group.members, calls) or self._other_order(group, calls)
+        del self._collectives[_place(call)]
+        return _unfit_parts(call.members, calls) or self._other_order(call.members, calls)
 
-    def _other_order(self, group: _Group, calls: dict[int, CollectiveCall]) -> Mismatch | None:
+    def _other_order(self, members: tuple[int, ...], calls: dict[int, CollectiveCall]) -> Mismatch | None:
         """Same calls in another order: over time, the names that two ranks pair with each other close a cycle.
 
         A rank that passes `a` where another passes `b` proves nothing: the code of a root and of the others may well
         name them differently. But if elsewhere it passes `b` where the other passes `a`, the sums mix `a` with `b`.
         """
-        reference = calls[group.members[0]]
-        for rank in group.members[1:]:
+        reference = calls[members[0]]
+        for rank in members[1:]:
             ours, theirs = reference.tensor, calls[rank].tensor
             if not ours or not theirs or ours == theirs:
                 continue
-            key = (reference.collective, reference.details, rank)
-            pairs = group.names.setdefault(key, defaultdict(set))
+            pairs = self._names[reference.group, reference.collective, reference.details, rank]
             ours_name, theirs_name = "/".join(ours), "/".join(theirs)
             if theirs_name in pairs[ours_name]:
                 continue
@@ -180,24 +167,22 @@ class Matcher:
                 shared = set(ours) & set(theirs)
                 ours_name, theirs_name = (" = ".join(n for n in names if n not in shared) for names in (ours, theirs))
                 verdict = (
-                    f"the ranks make the same calls in another order: rank {group.members[0]} calls "
+                    f"the ranks make the same calls in another order: rank {members[0]} calls "
                     f"{reference.collective} with {ours_name} ({reference.site}) where rank {rank} passes "
                     f"{theirs_name} ({calls[rank].site}), and elsewhere the other way round, so each result mixes them"
                 )
-                return Mismatch(dict(calls), group.members, verdict)
+                return Mismatch(dict(calls), members, verdict)
         return None
 
     def _take_point_to_point(self, call: PointToPointCall) -> Mismatch | None:
         if call.sender is None:
             self._from_anyone[call.receiver] += 1
             return None
-        key = (call.group, call.sender, call.receiver, call.tag)
-        channel = self._channels[key]
-        channel[call.direction].append(call)
-        if not (channel["send"] and channel["recv"]):
+        other = self._transfers.pop(_place(call), None)
+        if other is None:
+            self._transfers[_place(call)] = call
             return None
-        self._matched[key] += 1  # between two ranks and with one tag, messages arrive in the order of the sends
-        send, receive = channel["send"].popleft(), channel["recv"].popleft()
+        send, receive = (call, other) if call.direction == "send" else (other, call)
         if (send.elements, send.dtype) == (receive.elements, receive.dtype):
             return None
         verdict = (
@@ -222,36 +207,31 @@ class Matcher:
     def waits_for(self, call: Call) -> set[int]:
         """The ranks that have not made their part of `call` yet (empty: it can go on)."""
         if isinstance(call, CollectiveCall):
-            group = self._groups.get(call.group)
-            return {m for m in call.members if group is None or group.made[m] <= call.sequence}
-        if call.sender is None:
+            return set(call.members).difference(self._collectives.get(_place(call), call.members))
+        if call.peer is None:
             return set()
-        if self.lost_for(call):
-            return {call.sender}
-        key = (call.group, call.sender, call.receiver, call.tag)
-        return set() if self._matched[key] > call.sequence else {call.peer} - {None}  # type: ignore[return-value]
+        return {call.peer} if self.lost_for(call) or _place(call) in self._transfers else set()
 
     def unanswered(self, returned: set[int]) -> Unanswered | None:
         """A call that can never complete, because a rank that it needs has returned."""
-        for group in self._groups.values():
-            for calls in group.open.values():
-                if absent := returned.intersection(group.members).difference(calls):
-                    return Unanswered(dict(calls), absent)
-        for channel in self._channels.values():
-            for call in (*channel["send"], *channel["recv"]):
-                if call.peer in returned and not self._from_anyone[call.receiver]:
-                    return Unanswered({call.rank: call}, {call.peer})
+        for calls in self._collectives.values():
+            if absent := returned.intersection(next(iter(calls.values())).members).difference(calls):
+                return Unanswered(dict(calls), absent)
+        for call in self._transfers.values():
+            if call.peer in returned and not self._from_anyone[call.receiver]:
+                return Unanswered({call.rank: call}, {call.peer})
         return None
 
     @property
     def has_open_calls(self) -> bool:
         """Whether some call still waits for a rank."""
-        waiting = any(group.open for group in self._groups.values())
-        return waiting or any(q["send"] or q["recv"] for q in self._channels.values())
+        return bool(self._collectives or self._transfers)
 
 
-def _place(call: PointToPointCall) -> tuple[object, ...]:
-    """The key that a send and the recv of its message have in common."""
+def _place(call: Call) -> tuple[object, ...]:
+    """What calls that belong together have in common; messages with one tag arrive in the order of their sends."""
+    if isinstance(call, CollectiveCall):
+        return call.group, call.members, call.sequence
     return call.group, call.sender, call.receiver, call.tag, call.sequence
 
 

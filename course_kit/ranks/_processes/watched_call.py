@@ -104,8 +104,7 @@ class WatchedCall:
                 self._seen.latest[rank] = call
                 if self._seen.mismatch:
                     self._seen.mismatch.add(rank, call)
-                else:
-                    self._note(self._matcher.take(rank, call))
+                self._note(self._matcher.take(rank, call))
             case "received", call:
                 self._note(self._matcher.received_from_anyone(call))
             case "lost", call:
