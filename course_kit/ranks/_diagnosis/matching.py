@@ -8,6 +8,7 @@ numbers in silence, and a missing call is a "timeout" that names nobody.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple
@@ -91,20 +92,14 @@ class Mismatch:
     """Calls that contradict each other.
 
     Attributes:
-        calls: rank → the call it made there. Ranks that come to the same place later are added.
+        calls: rank → the call it made there; ranks that come to the same place later add theirs.
         members: the ranks that make a call there.
         verdict: the contradiction in words, unless it is that the calls are of different kinds or details.
     """
 
-    calls: dict[int, Call]
+    calls: Mapping[int, Call]
     members: tuple[int, ...]
     verdict: str = ""
-
-    def add(self, rank: int, call: Call) -> None:
-        """One more rank makes `call`; it is part of this contradiction if it is the same call of the same group."""
-        first = next(iter(self.calls.values()))
-        if isinstance(call, CollectiveCall) and isinstance(first, CollectiveCall) and call[:3] == first[:3]:
-            self.calls.setdefault(rank, call)
 
 
 @dataclass
@@ -138,7 +133,7 @@ class Matcher:
         first = next(iter(calls.values()), call)
         calls[rank] = call
         if (first.collective, first.details) != (call.collective, call.details):
-            return Mismatch(dict(calls), call.members)
+            return Mismatch(calls, call.members)
         if len(calls) < len(call.members):
             return None
         del self._collectives[_place(call)]
@@ -171,7 +166,7 @@ class Matcher:
                     f"{reference.collective} with {ours_name} ({reference.site}) where rank {rank} passes "
                     f"{theirs_name} ({calls[rank].site}), and elsewhere the other way round, so each result mixes them"
                 )
-                return Mismatch(dict(calls), members, verdict)
+                return Mismatch(calls, members, verdict)
         return None
 
     def _take_point_to_point(self, call: PointToPointCall) -> Mismatch | None:

@@ -102,8 +102,6 @@ class WatchedCall:
                 self._printer.take(rank, stream, text)
             case "entered", call:
                 self._seen.latest[rank] = call
-                if self._seen.mismatch:
-                    self._seen.mismatch.add(rank, call)
                 self._note(self._matcher.take(rank, call))
             case "received", call:
                 self._note(self._matcher.received_from_anyone(call))
