@@ -53,23 +53,17 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, str] | None:
     """The first variable of the call that does not pickle: its name in words, its value, and why."""
-    for name, value in [*_named_arguments(fn, args, kwargs), *_used_by(fn, set())]:
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # the call does not fit the signature: the ranks will say so
+        bound = {**{f"number {index}": value for index, value in enumerate(args)}, **kwargs}
+    arguments = ((f"the argument {name!r}", value) for name, value in bound.items())
+    for name, value in [*arguments, *_used_by(fn, set())]:
         try:
             dumps(value)
         except Exception as error:
             return name, value, re.sub(r" at 0x[0-9a-f]+", "", str(error))
     return None
-
-
-def _named_arguments(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    try:
-        bound = inspect.signature(fn).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):  # the call does not fit the signature: the ranks will say so
-        bound = {**{f"number {index}": value for index, value in enumerate(args)}, **kwargs}
-    for name, value in bound.items():
-        yield f"the argument {name!r}", value
 
 
 def _used_by(fn: object, seen: set[int]) -> Iterator[tuple[str, Any]]:
