@@ -19,7 +19,7 @@ from typing import Any
 from course_kit.ranks._diagnosis.matching import Waiting
 
 _HEADER = struct.Struct("<Q")
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ class Channel:
         self._socket = connection
         self._lock = threading.Lock()
         self._buffer = bytearray()
-        self._wanted = _HEADER.size
 
     def fileno(self) -> int:
         """The socket's descriptor, for `select`."""
@@ -71,26 +70,20 @@ class Channel:
         """Wait for bytes and return the messages that are now complete (maybe none).
 
         Raises:
-            EOFError: the other end is gone.
+            EOFError, ConnectionError: the other end is gone.
         """
-        try:
-            chunk = self._socket.recv(max(_CHUNK, self._wanted - len(self._buffer)))
-        except ConnectionError:
-            chunk = b""
-        if not chunk:
+        if not (chunk := self._socket.recv(_CHUNK)):
             raise EOFError
         self._buffer += chunk
         messages = []
-        while len(self._buffer) >= self._wanted:
+        while len(self._buffer) >= _HEADER.size:
             end = _HEADER.size + _HEADER.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:
-                self._wanted = end
                 break
             messages.append(pickle.loads(memoryview(self._buffer)[_HEADER.size : end]))
             del self._buffer[:end]
-            self._wanted = _HEADER.size
         return messages
 
     def close(self) -> None:
-        """Close this end; the other end's `receive` then raises EOFError."""
+        """Close this end; the other end's `receive` then raises."""
         self._socket.close()

@@ -85,7 +85,7 @@ class WorkerGroup:
         for key, _ in self._selector.select(wait_s):
             try:
                 received = self.channels[key.data].receive()
-            except EOFError:
+            except (EOFError, ConnectionError):
                 self._selector.unregister(key.fileobj)
                 received = [("gone",)]
             for message in received:
