@@ -17,21 +17,13 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporarie
 
 @dataclass(frozen=True)
 class MemoryAccount(Mapping[str, Bytes]):
-    """Bytes held at one moment, by category. Reads like a dict; `account["gradients"]` is `account.gradients`.
+    """Bytes held at one moment, by category. Reads like a dict; `account["gradients"]` is `account.gradients`."""
 
-    Attributes:
-        parameters: the weights, as the forward pass uses them.
-        gradients: the `.grad` of parameters.
-        optimizer: the tensors kept between steps (momentum, variance, an fp32 copy of the weights).
-        activations: the tensors that the forward pass saved for the backward pass.
-        temporaries: all others: results on their way from one operation to the next, inputs, buffers.
-    """
-
-    parameters: Bytes = Bytes(0)
-    gradients: Bytes = Bytes(0)
-    optimizer: Bytes = Bytes(0)
-    activations: Bytes = Bytes(0)
-    temporaries: Bytes = Bytes(0)
+    parameters: Bytes = Bytes(0)  #: the weights, as the forward pass uses them
+    gradients: Bytes = Bytes(0)  #: the `.grad` of parameters
+    optimizer: Bytes = Bytes(0)  #: the tensors kept between steps (momentum, variance, an fp32 copy of the weights)
+    activations: Bytes = Bytes(0)  #: the tensors that the forward pass saved for the backward pass
+    temporaries: Bytes = Bytes(0)  #: all others, such as results on their way between operations, inputs, buffers
 
     def __post_init__(self) -> None:
         for category in CATEGORIES:

@@ -95,16 +95,10 @@ _TABLE: dict[str, dict[str, str]] = {
 
 
 class Communication(NamedTuple):
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        name: the course's name, as `torch.distributed` has it: "all_reduce", "send", …
-        holds: the argument with the tensor, or tensors, that this rank contributes (for a scatter: the part that it
-            gets); "" where there is none.
-    """
-
-    name: str
-    holds: str
+    name: str  #: the course's name, as `torch.distributed` has it ("all_reduce", "send", …)
+    holds: str  #: the argument with what this rank contributes, or for a scatter gets; "" for none
 
     @property
     def kind(self) -> Kind:

@@ -44,25 +44,17 @@ class ComparisonError(AssertionError):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a comparison. `predicted` and `measured` have the same type.
+    """One line of a comparison. `predicted` and `measured` have the same type."""
 
-    Attributes:
-        name: the row's heading.
-        predicted: the formula's value.
-        measured: the observed value.
-        tolerance: largest relative deviation from `predicted` that is accepted; None means "shown, not checked".
-        asked: whether the reader was asked for this number.
-        guess: the reader's guess in the same type; None where the box was left empty, or nobody asked.
-        modelled: whether nobody measured: the bytes of a library's calls come from a formula.
-    """
-
-    name: str
-    predicted: Quantity
-    measured: Quantity
-    tolerance: float | None
-    asked: bool = False
-    guess: Quantity | None = None
-    modelled: bool = False
+    name: str  #: the row's heading
+    predicted: Quantity  #: the formula's value
+    measured: Quantity  #: the observed value
+    tolerance: (
+        float | None
+    )  #: largest relative deviation from `predicted` that is accepted; None where nothing is checked
+    asked: bool = False  #: whether the reader was asked for this number
+    guess: Quantity | None = None  #: the reader's, in the same type; None where the box was left empty, or nobody asked
+    modelled: bool = False  #: whether nobody measured, since the bytes of a library's calls come from a formula
 
     @property
     def ratio(self) -> float:

@@ -253,13 +253,10 @@ INDENT = " " * 12
 class HeldBytes(Bytes):
     """Bytes with the lines that made them; a sum has those of both, a difference those of the first.
 
-        HeldBytes(4096, {"line 7 of add: kept = x.clone()": Bytes(4096)})
-
-    Attributes:
-        lines: line → bytes, the most first.
+    HeldBytes(4096, {"line 7 of add: kept = x.clone()": Bytes(4096)})
     """
 
-    lines: Mapping[str, Bytes]
+    lines: Mapping[str, Bytes]  #: line → bytes, the most first
 
     def __new__(cls, value: object = 0, lines: Mapping[str, Bytes] | None = None) -> Self:
         self = super().__new__(cls, value)

@@ -44,18 +44,14 @@ class Arithmetic(InAllThreads):
             total = a * b + c
         seen.flops, seen.dtypes, seen.others
 
-    Attributes:
-        flops: additions, subtractions, multiplications and divisions of floating-point numbers, elementwise ones.
-        dtypes: the floating-point formats of every tensor that went into an operation or came out.
-        others: the remaining operations on floating-point numbers by name, with how often each came. A `sum` among them
-            hides its formats: torch adds up 16-bit numbers in 32 bits.
+    A `sum` among the others hides its formats: torch adds up 16-bit numbers in 32 bits.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops = 0
-        self.dtypes: set[torch.dtype] = set()
-        self.others: Counter[str] = Counter()
+        self.flops = 0  #: elementwise additions, subtractions, multiplications and divisions of floats
+        self.dtypes: set[torch.dtype] = set()  #: the floating-point formats of what went into operations or came out
+        self.others: Counter[str] = Counter()  #: how often the remaining operations on floats came, by name
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -245,9 +241,6 @@ def _words_in(code: CodeType, texts: bool = True) -> set[str]:
 class AnswerText:
     """The text of one function or class, and the meaning of its names.
 
-    Attributes:
-        imports: the modules that the text imports, and `module.name` for each name that it takes from one.
-
     Raises:
         OSError, TypeError, SyntaxError: the function has no text.
     """
@@ -256,8 +249,8 @@ class AnswerText:
         inner, nodes = inspect.unwrap(fn), list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(fn)))))
         plain = [node for node in nodes if isinstance(node, ast.Import)]
         taken = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-        self.imports = [alias.name for node in plain for alias in node.names]
-        self.imports += [f"{node.module or ''}.{alias.name}" for node in taken for alias in node.names]
+        imports = [alias.name for node in plain for alias in node.names]
+        imports += [f"{node.module or ''}.{alias.name}" for node in taken for alias in node.names]
         names = set(filter(None, map(_dotted, nodes))) - _own_variables(inner, nodes[1])
         self._calls = [node for node in nodes if isinstance(node, ast.Call)]
         self._ours = [vars(module) for key, module in list(sys.modules.items()) if key.startswith("course_")]
@@ -265,7 +258,7 @@ class AnswerText:
         for node in (*plain, *taken):
             with contextlib.suppress(Exception):  # what cannot be imported cannot be used either
                 exec(ast.unparse(node), self._scope)
-        self._meanings = {text: self._meaning(text) for text in (*names, *self.imports)}
+        self._meanings = {text: self._meaning(text) for text in (*names, *imports)}
 
     @property
     def made_up(self) -> str:

@@ -22,18 +22,6 @@ class TrackedStorage(weakref.ref):
     """One block of memory: its life, size and purpose. The object is a weak reference to the block, too.
 
     Times are row numbers of the timeline: the block is alive in the rows from `born` up to, not including, `died`.
-
-    Attributes:
-        born, died: rows; `died` is None while it lives.
-        sizes: (row, bytes) for its birth and for every resize.
-        owner: "parameters", "gradients" or "optimizer" when it belongs to one of them, else "".
-        saved: the spans of rows during which autograd held it for a backward pass.
-        holders: how many nodes of the graph hold it now.
-        address: the key under which the tracker knows it while it lives.
-        made_by, place: the operation that made it (None: a block from before), and the module or phase that ran then.
-        line: file, number and function of the line that made it; None where nobody asked, or knows.
-        name: the owner's name for the block, or "".
-        shape, dtype: of the first tensor seen on it.
     """
 
     __slots__ = (
@@ -41,19 +29,19 @@ class TrackedStorage(weakref.ref):
         "sizes"
     )  # fmt: skip
 
-    address: int
+    address: int  #: the key under which the tracker knows it while it lives
     born: int
-    died: int | None
-    sizes: list[tuple[int, int]]
-    owner: str
-    saved: list[tuple[int, int | None]]
-    holders: int
-    line: tuple[str, int, str] | None
-    made_by: Any
-    place: str
-    name: str
-    shape: torch.Size
-    dtype: torch.dtype
+    died: int | None  #: None while it lives
+    sizes: list[tuple[int, int]]  #: (row, bytes) for its birth and for every resize
+    owner: str  #: "parameters", "gradients" or "optimizer" when it belongs to one of them, else ""
+    saved: list[tuple[int, int | None]]  #: the spans of rows during which autograd held it for a backward pass
+    holders: int  #: how many nodes of the graph hold it now
+    line: tuple[str, int, str] | None  #: file, number and function of the line that made it; None where nobody asked
+    made_by: Any  #: the operation that made it; None for a block from before
+    place: str  #: the module or phase that ran then
+    name: str  #: the owner's name for the block, or ""
+    shape: torch.Size  #: of the first tensor seen on it
+    dtype: torch.dtype  #: of this tensor, too
 
     def spans(self, end: int) -> Iterator[tuple[int, int, str, int]]:
         """The block's life as (first row, row after the last, category, bytes), cut where size or category changes."""
@@ -90,20 +78,13 @@ class TrackedStorage(weakref.ref):
 
 @dataclass(frozen=True)
 class LiveStorage:
-    """One block of memory that was alive at some moment.
+    """One block of memory that was alive at some moment."""
 
-    Attributes:
-        name: a parameter's name, or the module and operation that made the block.
-        shape, dtype: of the first tensor seen on it.
-        category: as in `MemoryAccount`.
-        bytes: the size of the whole block.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    category: str
-    bytes: Bytes
+    name: str  #: a parameter's name, or the module and operation that made the block
+    shape: tuple[int, ...]  #: of the first tensor seen on it
+    dtype: torch.dtype  #: of this tensor, too
+    category: str  #: as in `MemoryAccount`
+    bytes: Bytes  #: the size of the whole block
 
 
 class LargestStorages(Tabular, list[LiveStorage]):

@@ -41,18 +41,14 @@ _PINGS = 8
 class Event:
     """A stretch of time of one rank.
 
-    Attributes:
-        rank: the rank's number.
-        kind: "compute" or "wait" (blocked in a communication), of the rank's own thread, one after the other; "send":
-            a communication under way, from its start to its completion, beside the others.
-        name: the name of the span that was computed, or of the communication.
-        start_s, end_s: seconds since the first event of all ranks.
+    "compute" and "wait" (blocked in a communication) are of the rank's own thread, one after the other; "send" is a
+    communication under way, from its start to its completion, beside the others.
     """
 
     rank: int
     kind: Kind
-    name: str
-    start_s: float
+    name: str  #: of the span that was computed, or of the communication
+    start_s: float  #: since the first event of all ranks
     end_s: float
 
 

@@ -24,16 +24,11 @@ _LIFT = torch.ops.aten.lift_fresh.default
 
 @dataclass
 class Phase:
-    """A stretch of a step: "forward", "backward" or "optimizer step".
-
-    Attributes:
-        name: which of them.
-        start, stop: its rows of the timeline, the second not included.
-    """
+    """A stretch of a step: "forward", "backward" or "optimizer step"."""
 
     name: str
-    start: int
-    stop: int
+    start: int  #: its first row of the timeline
+    stop: int  #: the row after its last one
 
 
 class Saved:
