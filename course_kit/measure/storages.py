@@ -24,11 +24,6 @@ class TrackedStorage(weakref.ref):
     Times are row numbers of the timeline: the block is alive in the rows from `born` up to, not including, `died`.
     """
 
-    __slots__ = (
-        "address", "born", "died", "dtype", "holders", "line", "made_by", "name", "owner", "place", "saved", "shape",
-        "sizes"
-    )  # fmt: skip
-
     address: int  #: the key under which the tracker knows it while it lives
     born: int
     died: int | None  #: None while it lives
@@ -42,6 +37,7 @@ class TrackedStorage(weakref.ref):
     name: str  #: the owner's name for the block, or ""
     shape: torch.Size  #: of the first tensor seen on it
     dtype: torch.dtype  #: of this tensor, too
+    __slots__ = tuple(__annotations__)
 
     def spans(self, end: int) -> Iterator[tuple[int, int, str, int]]:
         """The block's life as (first row, row after the last, category, bytes), cut where size or category changes."""
@@ -52,16 +48,11 @@ class TrackedStorage(weakref.ref):
             return
         cuts = {self.born, stop, *(row for row, _ in self.sizes)}
         cuts.update(row for span in self.saved for row in span if row is not None)
-        rows = sorted(cuts)
-        for first, last in pairwise(rows):
-            yield first, last, self.category(first), self.size(first)
-
-    def category(self, row: int) -> str:
-        """The block's category in this row. An activation is one from birth, although autograd saves it later."""
-        if self.owner:
-            return self.owner
-        saved = any(start <= row and (stop is None or row < stop) for start, stop in self.saved)
-        return "activations" if saved else "temporaries"
+        for first, last in pairwise(sorted(cuts)):
+            # An activation is one from birth, although autograd saves it later.
+            saved = any(since <= first and (until is None or first < until) for since, until in self.saved)
+            nbytes = next(nbytes for since, nbytes in reversed(self.sizes) if since <= first)
+            yield first, last, self.owner or ("activations" if saved else "temporaries"), nbytes
 
     @property
     def label(self) -> str:
@@ -70,10 +61,6 @@ class TrackedStorage(weakref.ref):
             return self.name or "input"
         operation = self.made_by._schema.name.split("::")[-1].strip("_")
         return f"{self.place}: {operation}" if self.place else operation
-
-    def size(self, row: int) -> int:
-        """The block's bytes in this row."""
-        return next(nbytes for since, nbytes in reversed(self.sizes) if since <= row)
 
 
 @dataclass(frozen=True)
