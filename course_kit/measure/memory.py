@@ -121,8 +121,8 @@ class MemoryRecord(Tabular):
         self._tracker = tracker
         self._owners: Owners | None = owners
         self._timeline: Timeline | None = None
-        self._allocator_before = _allocated()
-        if self._allocator_before is not None:
+        self._allocated_before = Bytes(torch.cuda.memory_allocated())  # 0 where no GPU is in use
+        if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
         type(self).is_open = True
         self.allocator: Mapping[str, Bytes] = {}
@@ -137,10 +137,9 @@ class MemoryRecord(Tabular):
             self._owners.settle()
         self._tracker.close()
         self._owners = None  # a closed record keeps no model alive
-        after = _allocated()
-        if after is not None:
-            before = self._allocator_before or Bytes(0)
-            self.allocator = {"before": before, "peak": Bytes(torch.cuda.max_memory_allocated()), "after": after}
+        if torch.cuda.is_initialized():
+            peak, after = Bytes(torch.cuda.max_memory_allocated()), Bytes(torch.cuda.memory_allocated())
+            self.allocator = {"before": self._allocated_before, "peak": peak, "after": after}
 
     @property
     def timeline(self) -> Timeline:
@@ -232,11 +231,10 @@ class MemoryRecord(Tabular):
         """The blocks that live then, with category and size."""
         if at not in ("peak", "now"):
             raise ValueError(f'at={at!r}: choose "peak" or "now"')
-        if self._owners is not None:
-            self._owners.settle()
-        row = self.timeline.peak_row if at == "peak" else self._tracker.row
+        timeline = self.timeline
+        row = timeline.peak_row if at == "peak" else len(timeline) - 1
         for storage in self._tracker.storages:
-            for first, last, category, nbytes in storage.spans(self._tracker.row + 1):
+            for first, last, category, nbytes in storage.spans(len(timeline)):
                 if first <= row < last:
                     yield storage, category, Bytes(nbytes)
 
@@ -257,10 +255,3 @@ class MemoryRecord(Tabular):
         accounts |= {peak: self.peak, "at exit" if self._owners is None else "now": self.now}
         rows = [[name, *(f"{n:.2MiB}" for n in (*a.values(), a.total))] for name, a in accounts.items()]
         return ["alive", *CATEGORIES, "total"], rows
-
-
-def _allocated() -> Bytes | None:
-    """The bytes that CUDA's allocator has handed out; None where no GPU is in use."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return None
-    return Bytes(torch.cuda.memory_allocated())
