@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -76,11 +77,9 @@ def started_under(mode: Any) -> Iterator[None]:
         thread.run = partial(_under, mode, thread.run)
         plain(thread)
 
-    plain, threading.Thread.start = threading.Thread.start, start  # type: ignore[method-assign]
-    try:
+    plain = threading.Thread.start
+    with patch.object(threading.Thread, "start", start):
         yield
-    finally:
-        threading.Thread.start = plain
 
 
 def _under(mode: TorchDispatchMode, run: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -69,9 +70,7 @@ def memory(
             tracker.add(tensor, from_start=True)
         tracker.row += 1
         stack.enter_context(owners.watch())
-        original = torch.UntypedStorage.resize_
-        stack.callback(setattr, torch.UntypedStorage, "resize_", original)
-        torch.UntypedStorage.resize_ = tracker.resizes(original)
+        stack.enter_context(patch.object(torch.UntypedStorage, "resize_", lambda *given: tracker.resize(*given)))
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(tracker.pack, tracker.unpack))
         stack.enter_context(tracker)
         yield record

@@ -10,7 +10,6 @@ the account is drawn up from the lifetimes at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_kit.measure.storages import TrackedStorage, line_now, plain_tensors, tensors_in
 
 _LIFT = torch.ops.aten.lift_fresh.default
+_RESIZE = torch.UntypedStorage.resize_
 
 
 @dataclass
@@ -77,7 +77,9 @@ class Tracker(TorchDispatchMode):
             return NotImplemented  # a DTensor and its like: let it unwrap itself, then look at the plain tensors inside
         if self._aside or not self._open:
             return func(*args, **(kwargs or {}))
-        self._notice_backward()
+        running = in_backward()
+        if running != (self.phase == "backward"):  # nothing announces the phase but the autograd engine at work
+            self.begin("backward" if running else None)
         # A backward pass and an optimizer read what has been met before; torch.tensor([…]) reads its own new storage.
         if self.phase not in ("backward", "optimizer step") and func is not _LIFT:
             for tensor in tensors_in(args):
@@ -178,31 +180,17 @@ class Tracker(TorchDispatchMode):
         if self.phase is not None:
             self.phases[-1].stop = self.row + 1
 
-    def _notice_backward(self) -> None:
-        """Begin or end the backward phase: nothing announces it but the autograd engine being at work."""
-        running = in_backward()
-        if running and self.phase != "backward":
-            self.begin("backward")
-        elif not running and self.phase == "backward":
-            self.begin(None)
-
     def close(self) -> None:
         """Stop watching; storages that are alive now count as alive at the end."""
         self._end_phase()
         self._open = False
 
-    def resizes(self, original: Any) -> Any:
-        """Wrap `UntypedStorage.resize_`: no dispatch mode sees a block change its size, which is no operation."""
-
-        @wraps(original)
-        def resize_(block: torch.UntypedStorage, size: int) -> Any:
-            result = original(block, size)
-            known = self._live.get(block._cdata)
-            if known is not None:
-                known.sizes.append((self.row, block.nbytes()))
-            return result
-
-        return resize_
+    def resize(self, block: torch.UntypedStorage, size: int) -> Any:
+        """Stand in for `UntypedStorage.resize_`, which no dispatch mode sees: it is no operation."""
+        result = _RESIZE(block, size)
+        if (known := self._live.get(block._cdata)) is not None:
+            known.sizes.append((self.row, block.nbytes()))
+        return result
 
 
 def in_backward() -> bool:
