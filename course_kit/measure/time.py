@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import timeit
 from collections.abc import Callable
 from typing import Any
 
@@ -25,18 +26,12 @@ def seconds(fn: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Seconds
     """
     if repeats < 1 or warmup < 0:
         raise ValueError(f"seconds needs repeats of at least 1 and warmup of at least 0; given {repeats} and {warmup}")
-    for _ in range(warmup):
-        fn()
-    durations = []
-    for _ in range(repeats):
-        _wait_for_gpu()
-        start = time.perf_counter()
-        fn()
-        _wait_for_gpu()
-        durations.append(time.perf_counter() - start)
-    return Seconds(statistics.median(durations))
+    durations = timeit.repeat(fn, number=1, repeat=warmup + repeats, timer=_clock_s)
+    return Seconds(statistics.median(durations[warmup:]))
 
 
-def _wait_for_gpu() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+def _clock_s() -> float:
+    """The time at which a GPU has done what was queued."""
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+    return time.perf_counter()
