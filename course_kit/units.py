@@ -31,7 +31,7 @@ class Quantity:
     """
 
     units: ClassVar[dict[str, float]]
-    auto_units: ClassVar[tuple[str, ...]]
+    auto_units: ClassVar[tuple[str, ...]] = ()  #: the default family, from small to large; all units where it is empty
 
     if TYPE_CHECKING:  # every subclass is also an int or a float
 
@@ -47,8 +47,8 @@ class Quantity:
 
     def best_unit(self) -> str:
         """The largest default unit in which this quantity is at least 1 (the smallest one for zero)."""
-        fitting = [unit for unit in self.auto_units if abs(self.to(unit)) >= 1]
-        return fitting[-1] if fitting else self.auto_units[0]
+        family = self.auto_units or tuple(self.units)
+        return next((unit for unit in reversed(family) if abs(self.to(unit)) >= 1), family[0])
 
     def __format__(self, spec: str) -> str:
         match = _SPEC.match(spec)
@@ -97,52 +97,43 @@ class Quantity:
 class Bytes(Quantity, int):
     """A whole number of bytes; prints binary units (KiB, MiB, GiB) unless asked for decimal ones (kB, MB, GB)."""
 
-    units: ClassVar[dict[str, float]] = {**_BINARY, **_DECIMAL_BYTES}
+    units = {**_BINARY, **_DECIMAL_BYTES}
     auto_units = tuple(_BINARY)
 
 
 class Flops(Quantity, int):
     """A whole number of floating-point operations (never operations per second); a multiply-add counts as two."""
 
-    units: ClassVar[dict[str, float]] = {**_FLOP, "ZFLOP": 10**21, "PF-day": 86_400 * 10**15}
+    units = {**_FLOP, "ZFLOP": 10**21, "PF-day": 86_400 * 10**15}
     auto_units = tuple(units)[:-1]
 
 
 class FlopsPerSecond(Quantity, float):
     """A speed: floating-point operations a second, reached or at best."""
 
-    units: ClassVar[dict[str, float]] = {f"{unit}/s": size for unit, size in _FLOP.items()}
-    auto_units = tuple(units)
+    units = {f"{unit}/s": size for unit, size in _FLOP.items()}
 
 
 class Seconds(Quantity, float):
     """A duration in seconds."""
 
-    units: ClassVar[dict[str, float]] = {
-        "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0
-    }  # fmt: skip
-    auto_units = tuple(units)
+    units = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0}
 
 
 class Count(Quantity, int):
     """A number of things: parameters, messages, calls."""
 
-    units: ClassVar[dict[str, float]] = {
-        "": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12
-    }  # fmt: skip
+    units = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
     auto_units = ("",)
 
 
 class Ratio(Quantity, float):
     """A bare number that need not be whole: a loss, a share, a ratio."""
 
-    units: ClassVar[dict[str, float]] = {"": 1.0}
-    auto_units = ("",)
+    units = {"": 1.0}
 
 
-UNITS: dict[str, type[Quantity]] = {
-    unit: kind for kind in (Count, Seconds, Flops, FlopsPerSecond, Bytes) for unit in kind.units
-}  # fmt: skip
+UNITS = {unit: kind for kind in (Count, Seconds, Flops, FlopsPerSecond, Bytes) for unit in kind.units}
 """Every unit name, and the class that it belongs to."""
 
 
@@ -156,4 +147,4 @@ def quantity(value: float, unit: str) -> Bytes | Flops | FlopsPerSecond | Second
         raise ValueError(f"unknown unit {unit!r}; known are {', '.join(u for u in UNITS if u)}")
     kind = UNITS[unit]
     scaled = value * kind.units[unit]
-    return kind(scaled if issubclass(kind, float) else round(scaled))  # type: ignore[call-arg, return-value]
+    return kind(scaled if issubclass(kind, float) else round(scaled))
