@@ -33,8 +33,7 @@ class ComparisonError(AssertionError):
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
-        wrong = [row for row in comparison.rows if not row.ok]
-        lines = [f"{row.name}: {row.explain()}" for row in wrong]
+        lines = [f"{row.name}: {row.explain()}" for row in comparison.rows if not row.ok]
         super().__init__("measurement and prediction disagree\n" + "\n".join(lines) + f"\n\n{comparison}")
 
     def _render_traceback_(self) -> list[str]:
@@ -49,10 +48,7 @@ class Row:
     name: str  #: the row's heading
     predicted: Quantity  #: the formula's value
     measured: Quantity  #: the observed value
-    tolerance: (
-        float | None
-    )  #: largest relative deviation from `predicted` that is accepted; None where nothing is checked
-    asked: bool = False  #: whether the reader was asked for this number
+    tolerance: float | None  #: the largest accepted deviation, relative to `predicted`; None where nothing is checked
     guess: Quantity | None = None  #: the reader's, in the same type; None where the box was left empty, or nobody asked
     modelled: bool = False  #: whether nobody measured, since the bytes of a library's calls come from a formula
 
@@ -87,28 +83,23 @@ class Row:
         ratio = "1, exactly" if exact else f"{self.ratio:.4f}" if self.ratio < 1000 else f"{self.ratio:.3g}"
         if float(self.predicted) == float(self.measured) == 0:
             ratio = "both 0"
-        off = self.tolerance
-        tolerance = "not checked" if off is None else "exact" if off == 0 else f"± {100 * off:.3g} %"
-        verdict = "" if self.tolerance is None else " ✓" if self.ok else " ✗"
+        tolerance = f"± {100 * self.tolerance:.3g} %" if self.tolerance else "exact"
+        verdict = "not checked" if self.tolerance is None else f"{tolerance} {'✓' if self.ok else '✗'}"
         measured = _printed(self.measured, spec) + (" modelled" if self.modelled else "")
-        return self.name, guess, _printed(self.predicted, spec), measured, ratio, tolerance + verdict
+        return self.name, guess, _printed(self.predicted, spec), measured, ratio, verdict
 
 
 class Comparison(Tabular):
     """The table that `compare` returns. As the last expression of a cell it renders as HTML, elsewhere as text."""
 
-    def __init__(self, rows: list[Row], unit: str | None, columns: tuple[str, str]) -> None:
+    def __init__(self, rows: list[Row], unit: str | None, columns: tuple[str, str], *, asked: bool) -> None:
         self.rows, self.unit, self.columns = rows, unit, columns
+        self.asked = asked  #: whether the reader was asked for any row, so that the guess column is worth its width
 
     @property
     def ok(self) -> bool:
         """Whether every row lies within its tolerance."""
         return all(row.ok for row in self.rows)
-
-    @property
-    def asked(self) -> bool:
-        """Whether the reader was asked for any row, so that the guess column is worth its width."""
-        return any(row.asked for row in self.rows)
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         head = ("", "your guess", *self.columns, "ratio", "tolerance")
@@ -126,11 +117,11 @@ class Comparison(Tabular):
 
     def checks(self) -> list[dict[str, object]]:
         """The rows as plain data: name, predicted, measured, ratio, tolerance, ok."""
-        finite = [row.ratio if row.ratio != float("inf") else None for row in self.rows]  # JSON knows no infinity
         return [
             {"name": row.name, "predicted": float(row.predicted), "measured": float(row.measured)}
-            | {"ratio": ratio, "tolerance": row.tolerance, "ok": row.ok}
-            for row, ratio in zip(self.rows, finite, strict=True)
+            | {"ratio": None if math.isinf(row.ratio) else row.ratio}  # JSON knows no infinity
+            | {"tolerance": row.tolerance, "ok": row.ok}
+            for row in self.rows
         ]
 
 
@@ -168,10 +159,9 @@ def compare(
     rows = []
     for key in left:
         p, m = _same_kind(key, left[key], right[key])
-        asked = key in guesses
-        guessed = _guess(guesses[key], p) if asked else None
-        rows.append(Row(key, p, m, tolerance, asked, guessed, isinstance(right[key], ModelledBytes)))
-    comparison = Comparison(rows, unit, columns)
+        guessed = _guess(guesses[key], p) if key in guesses else None
+        rows.append(Row(key, p, m, tolerance, guessed, isinstance(right[key], ModelledBytes)))
+    comparison = Comparison(rows, unit, columns, asked=bool(guesses))
     if not comparison.ok:
         raise ComparisonError(comparison)
     return comparison
