@@ -17,7 +17,7 @@ import random
 import struct
 import sys
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_kit.checks.failed import describe, fail
+from course_kit.checks.failed import LONGEST, fail
 
 ASPECTS = ("entries", "values", "requires_grad", "grad", "mode", "hooks", "random", "settings")
 """Ways to change a thing. "settings" are PyTorch's own: whether gradients are on, and the default dtype."""
@@ -147,7 +147,7 @@ def fingerprints(path: str, thing: Any, seen: dict[int, Any], found: Fingerprint
             found[path, "mode"] = thing.training
             found[path, "hooks"] = sum(len(getattr(thing, kind, ())) for kind in _HOOKS)
         if (parts := _parts(path, thing)) is not None:
-            found[path, "entries"] = _Entries(parts, ordered=not isinstance(thing, set))
+            found[path, "entries"] = [(inner, _identity(part)) for inner, part in parts.items()]
             for inner, part in parts.items():
                 fingerprints(inner, part, seen, found)
 
@@ -155,7 +155,8 @@ def fingerprints(path: str, thing: Any, seen: dict[int, Any], found: Fingerprint
 def _parts(path: str, thing: Any) -> dict[str, Any] | None:
     """The parts of a thing by their paths; None for a thing that is not looked into."""
     if isinstance(thing, list | tuple | deque | set):
-        return {f"{path}[{number}]": part for number, part in enumerate(thing)}
+        ordered = sorted(thing, key=lambda part: str(_identity(part))) if isinstance(thing, set) else thing
+        return {f"{path}[{number}]": part for number, part in enumerate(ordered)}
     if isinstance(thing, Mapping):
         keys = (repr(key) if isinstance(key, _PLAIN) else f"key {number}" for number, key in enumerate(thing))
         return {f"{path}[{key}]": part for key, part in zip(keys, thing.values(), strict=True)}
@@ -170,37 +171,22 @@ def _parts(path: str, thing: Any) -> dict[str, Any] | None:
     return None
 
 
-class _Entries:
-    """The objects that a container holds, and their order. They themselves are not kept: a call may let go of them."""
+def _identity(part: Any) -> tuple[str, str] | int:
+    """Type and text of what cannot change, else the address: an entry itself is not kept, a call may let go of it."""
+    return (type(part).__name__, repr(part)) if isinstance(part, _PLAIN) else id(part)
 
-    def __init__(self, parts: Mapping[str, Any], *, ordered: bool) -> None:
-        self._plain, self._ordered = {path: part for path, part in parts.items() if isinstance(part, _PLAIN)}, ordered
-        values = {path: (type(part).__name__, repr(part)) for path, part in self._plain.items()}  # these cannot change
-        self._identities: dict[str, Any] = {path: values.get(path) or id(part) for path, part in parts.items()}
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, _Entries) and self._ordered:
-            return list(self._identities.items()) == list(other._identities.items())
-        return isinstance(other, _Entries) and self._members == other._members
-
-    def __len__(self) -> int:
-        return len(self._identities)
-
-    @property
-    def _members(self) -> list[str]:
-        """The entries without their order."""
-        return sorted(map(str, self._identities.values()))
-
-    def difference(self, now: _Entries) -> str:
-        """The first entry that differs, in words, for a container that is as long as before."""
-        if self._members == now._members and self._identities.keys() == now._identities.keys():
-            return "its entries stand in another order"
-        path = next(path for path, which in self._identities.items() if now._identities.get(path) != which)
-        if path not in now._identities:
-            return f"{path} is gone"
-        if path in self._plain and path in now._plain:
-            return f"{path} was {describe(self._plain[path])}, now {describe(now._plain[path])}"
-        return f"{path} is another object"
+def _first_difference(was: list[tuple[str, Any]], now: list[tuple[str, Any]]) -> str:
+    """The first entry that differs, in words, for a container that is as long as before."""
+    before, after = dict(was), dict(now)
+    if before.keys() == after.keys() and Counter(before.values()) == Counter(after.values()):
+        return "its entries stand in another order"
+    path = next(path for path, which in was if after.get(path) != which)
+    if path not in after:
+        return f"{path} is gone"
+    if isinstance(before[path], tuple) and isinstance(after[path], tuple):
+        return f"{path} was {before[path][1][:LONGEST]}, now {after[path][1][:LONGEST]}"
+    return f"{path} is another object"
 
 
 def _of_tensor(path: str, tensor: Tensor, found: Fingerprints) -> None:
@@ -263,7 +249,7 @@ def _in_words(path: str, aspect: str, was: Any, now: Any) -> str:
         case "random":
             return f"{name} is another one: random numbers were drawn, or it was seeded"
         case "entries" if len(was) == len(now):
-            return f"{name}: {was.difference(now)}"
+            return f"{name}: {_first_difference(was, now)}"
         case "entries":
             return f"{name} had {_count(len(was), 'entry', 'entries')}, now {_count(len(now), 'entry', 'entries')}"
         case "hooks":
