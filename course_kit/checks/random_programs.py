@@ -13,7 +13,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from course_kit.checks.check import the_same
@@ -43,14 +44,12 @@ def random_programs(
         limit_s: many times as long as a good answer takes: an answer that is not through by then fails.
         look: where to look when a life differs.
     """
+    first_difference = partial(_first_difference, answer, reference, looks)
     end = time.monotonic() + limit_s
     for number in range(count):
         life: list[str] = []
-        with _as_before(answer) as mine, _as_before(reference) as right:
-            drawn = _drawn(random.Random(number), begin, draw, right, length, life)
-            difference = _first_difference(drawn, mine, right, looks)
-        if difference:
-            life, difference = _shortest(life, difference, lambda it: _difference(it, answer, reference, looks), end)
+        if difference := first_difference(_drawn(random.Random(number), begin, draw, reference, length, life)):
+            life, difference = _shortest(life, difference, first_difference, end)
             pasted = "\n".join(f"    {line}" for line in life)
             fail(f"{what}, differently in these {len(life)} lines:\n{pasted}", came=difference, look=look)
         if time.monotonic() > end:
@@ -69,37 +68,31 @@ def _drawn(
         yield life[-1]
 
 
-def _difference(life: Sequence[str], answer: Names, reference: Names, looks: Callable[[Names], Sequence[str]]) -> str:
-    """The first difference, and its line; empty for none, or where the reference cannot run these lines."""
-    with _as_before(answer) as mine, _as_before(reference) as right:
-        try:
-            return _first_difference(life, mine, right, looks)
-        except Exception:  # made shorter, it lacks what a line needs
-            return ""
-
-
-def _first_difference(life: Iterable[str], mine: Names, right: Names, looks: Callable[[Names], Sequence[str]]) -> str:
-    """Run line by line in both namespaces; a line that the reference cannot run raises."""
-    for line in life:
-        code = compile(line, "<string>", "exec")  # once for both
-        exec(code, right)
-        try:
-            exec(code, mine)
-            for expression in looks(right):
-                the_same(eval(expression, mine), eval(expression, right), f"{expression}, after {line}", "")
-        except CheckFailed as problem:
-            return " ".join(str(problem).split())
-        except Exception as problem:
-            return f"{line} raised {type(problem).__name__}: {problem}"
+def _first_difference(
+    answer: Names, reference: Names, looks: Callable[[Names], Sequence[str]], life: Iterable[str]
+) -> str:
+    """Run a life in both namespaces, for its first difference; a line that the reference cannot run raises."""
+    with _as_before(answer), _as_before(reference):
+        for line in life:
+            code = compile(line, "<string>", "exec")  # once for both
+            exec(code, reference)
+            try:
+                exec(code, answer)
+                for expression in looks(reference):
+                    the_same(eval(expression, answer), eval(expression, reference), f"{expression}, after {line}", "")
+            except CheckFailed as problem:
+                return " ".join(str(problem).split())
+            except Exception as problem:
+                return f"{line} raised {type(problem).__name__}: {problem}"
     return ""
 
 
 @contextmanager
-def _as_before(names: Names) -> Iterator[Names]:
-    """Yield these very names, since functions may read them, and undo afterwards whatever lines have bound."""
+def _as_before(names: Names) -> Iterator[None]:
+    """Undo afterwards whatever lines have bound in these very names, which functions may read."""
     before = dict(names)
     try:
-        yield names
+        yield
     finally:
         for name in names.keys() - before.keys():
             del names[name]
@@ -113,7 +106,9 @@ def _shortest(
     place = len(life) - 1
     while place > 0 and time.monotonic() < end:
         shorter = life[:place] + life[place + 1 :]
-        found = differs(shorter)
+        found = ""
+        with suppress(Exception):  # made shorter, it may lack what a line of the reference needs
+            found = differs(shorter)
         if found:  # now other lines may have become needless: begin at the end again
             life, difference = shorter, found
         place = len(life) - 1 if found else place - 1
