@@ -36,11 +36,9 @@ def remember(filename: str, source: str) -> None:
 
 
 def add_magic(name: str, kind: Literal["line", "cell"], run: Callable[..., Any], to: Any = None) -> None:
-    """Make `%name` or `%%name` known to IPython, if that runs.
+    """Make the line magic `%name` or the cell magic `%%name` known to IPython, if that runs.
 
     Args:
-        name: the magic's name.
-        kind: "line" for `%name`, "cell" for `%%name`.
         run: called with the text behind the name, for a cell also with the text below that line, and then with the
             notebook's names.
         to: another shell than the one that runs.

@@ -38,10 +38,7 @@ def as_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def as_html(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Collection[int] = ()) -> str:
     """The table in HTML; the first cell of each row is its heading. A table that is too wide for the page scrolls.
 
-    Args:
-        header: the headings of the columns.
-        rows: the cells of each row, as many as there are headings.
-        marked: numbers of the rows that get an outline.
+    Rows with the numbers in `marked` get an outline.
     """
     head = "".join(f'<th scope="col" style="{_STYLE}right">{html.escape(text)}</th>' for text in header)
     body = "".join(_row(row, _MARK if number in marked else "") for number, row in enumerate(rows))

@@ -67,14 +67,8 @@ class OutOfTime(BaseException):
 def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
     """Call like `check.call`, and stop the call after `seconds`, of which those that others had the cores do not count.
 
-    Only Python can be stopped: a single long operation of PyTorch ends first.
-
-    Args:
-        seconds: many times as long as a good answer takes.
-        fn: a student's function.
-        args, kwargs: its arguments.
-        look: where to look when it took too long.
-        may_change: the changes that the contract allows, as for `check.call`.
+    Give many times as long as a good answer takes. Only Python can be stopped: a single long operation of PyTorch ends
+    first.
 
     Raises:
         CheckFailed: the time was up, or the function raised an error.
@@ -202,8 +196,6 @@ def close(
 
     Args:
         got: the answer; a tensor must have the expected dtype and shape.
-        expected: the oracle's value.
-        what: the subject of the check, in words.
         operations: how many roundings the answer may differ by (the length of a sum, say).
         dtype: the format that the answer was computed in; default: that of `expected` (float64 for a number).
         relative: a relative tolerance, instead of `operations` and `dtype`.

@@ -284,12 +284,7 @@ class HeldBytes(Bytes):
 
 
 def held(record: MemoryRecord, at: str = "peak") -> HeldBytes:
-    """The bytes of a record with `lines=True` beyond those that were there before it.
-
-    Args:
-        record: a record of `measure.memory`, open or closed.
-        at: "peak" or "now".
-    """
+    """The bytes of a record with `lines=True`, open or closed, beyond those before it, at the "peak" or "now"."""
     timeline = record.timeline  # of an open record each is drawn up anew
     account = timeline.account(timeline.peak_row if at == "peak" else -1)
     return HeldBytes(account.total - timeline.account(0).total, record.by_line(at))

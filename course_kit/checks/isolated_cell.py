@@ -29,7 +29,6 @@ def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None
     """Run a check's text.
 
     Args:
-        source: Python.
         names: the notebook's; the text reads them, and binds none of them anew.
         keeps: functions, classes and imports of the text that become the notebook's.
 

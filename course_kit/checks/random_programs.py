@@ -42,7 +42,6 @@ def random_programs(
         draw: the next line, from the reference's names; the contract must allow it.
         looks: the expressions that are compared after each line, from the reference's names.
         limit_s: many times as long as a good answer takes: an answer that is not through by then fails.
-        look: where to look when a life differs.
     """
     first_difference = partial(_first_difference, answer, reference, looks)
     end = time.monotonic() + limit_s

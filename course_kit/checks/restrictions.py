@@ -151,7 +151,6 @@ def written_with(fn: Callable, *, forbidden: Sequence[str] = (), look: str = "")
     Args:
         fn: a function or class of a cell.
         forbidden: dotted names or parts of them, such as "checkpoint" or "dist.all_reduce".
-        look: where to look when the check fails.
     """
     out_of_reach(fn)
     for part in _of_one_cell(fn):

@@ -30,11 +30,6 @@ def carried(accounts: Sequence[TrafficAccount], least: float = 0, *, look: str =
 
     Where the system does not count (it does on Linux), the calls alone decide.
 
-    Args:
-        accounts: one for each rank.
-        least: bytes that the task needs at least, of all ranks together.
-        look: where to look when less was counted or more was carried.
-
     Raises:
         CheckFailed: fewer bytes were counted, or fewer or more carried.
     """

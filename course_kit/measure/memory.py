@@ -43,11 +43,7 @@ def memory(
     `record.allocator` has both). Tensors that another `saved_tensors_hooks` packs inside (as `torch.utils.checkpoint`
     does) count as temporaries.
 
-    Args:
-        model: its parameters, gradients and buffers are counted from the start.
-        optimizer: its state is counted from the start.
-        inputs: other tensors to count from the start, such as a batch.
-        lines: note for each block the line that made it, for `MemoryRecord.by_line`.
+    With `lines` each block has the line that made it, for `MemoryRecord.by_line`.
 
     Yields:
         The record, which can be read inside the block, too, and is closed even when the block raises.
@@ -194,11 +190,7 @@ class MemoryRecord(Tabular):
         return timeline.account(stops[occurrence] - 1)
 
     def largest(self, n: int = 5, at: str = "peak") -> LargestStorages:
-        """The largest blocks alive at the peak, or now.
-
-        Args:
-            n: how many.
-            at: "peak" or "now".
+        """The `n` largest blocks alive at the "peak", or "now".
 
         Raises:
             ValueError: `at` is neither.
@@ -210,12 +202,10 @@ class MemoryRecord(Tabular):
         return LargestStorages(sorted(blocks, key=lambda block: -block.bytes)[:n])
 
     def by_line(self, at: str = "peak") -> dict[str, Bytes]:
-        """Bytes by the line that made them, the most first: {"line 7 of add: kept = x.clone()": Bytes(4096)}.
+        """Bytes at the "peak" or "now" by the line that made them: {"line 7 of add: kept = x.clone()": Bytes(4096)}.
 
-        The lines are outside of PyTorch and the course. Blocks from before the record have none, and are left out.
-
-        Args:
-            at: "peak" or "now".
+        The lines, those with the most bytes first, are outside of PyTorch and the course. Blocks from before the record
+        have none, and are left out.
 
         Raises:
             ValueError: `at` is neither.
