@@ -116,9 +116,11 @@ class _Counter(CommunicationMode):
         """Count a communication that sends, before it runs: afterwards its tensors may have changed."""
         if found.kind in ("send", "collective"):
             group = group_of(given)
-            n_bytes = payload_bytes(CommunicationCall(found, given, group.size(), group.rank()))
+            sent = CommunicationCall(found, given, group.size(), group.rank())
+            is_send = found.kind == "send"
+            n_bytes = Bytes(sent.n_bytes) if is_send else ModelledBytes(round(_PAYLOADS[found.name](sent)))
             _add(self._account.modelled_bytes, self._account.messages, found.name, n_bytes)
-            if found.kind == "send":
+            if is_send:
                 receiver = dist.get_global_rank(group, given["dst"])
                 _add(self._account.bytes_to, self._account.messages_to, receiver, n_bytes)
         return call()
@@ -151,13 +153,6 @@ class CommunicationCall:
         return (self.rank - root) % self.world_size
 
 
-def payload_bytes(call: CommunicationCall) -> Bytes:
-    """The bytes that this rank sends in a call: the tensor's for a send, a formula's for a collective."""
-    if call.communication.kind == "send":
-        return Bytes(call.n_bytes)
-    return ModelledBytes(round(_PAYLOADS[call.communication.name](call)))
-
-
 def _share(call: CommunicationCall) -> float:
     """(p-1)/p of the tensor: all but this rank's own part. A reduce-scatter, half an all-reduce."""
     return call.n_bytes * (call.world_size - 1) / call.world_size
@@ -170,11 +165,6 @@ def _broadcast(call: CommunicationCall) -> int:
     return children * call.n_bytes
 
 
-def _reduce(call: CommunicationCall) -> float:
-    """Reduce-scatter, then each rank hands its part to the root: (p-1)/p and 1/p of the tensor, the root the first."""
-    return call.n_bytes if call.turn else _share(call)
-
-
 def _all_to_all(call: CommunicationCall) -> float:
     """All but the rank's own part."""
     tensors, splits = call.given.get("input_tensors"), call.given.get("input_split_sizes")
@@ -184,9 +174,9 @@ def _all_to_all(call: CommunicationCall) -> float:
 
 
 _PAYLOADS: dict[str, Callable[[CommunicationCall], float]] = {
-    "all_reduce": lambda call: 2 * call.n_bytes * (call.world_size - 1) / call.world_size,
+    "all_reduce": lambda call: 2 * _share(call),
     "broadcast": _broadcast,
-    "reduce": _reduce,
+    "reduce": lambda call: call.n_bytes if call.turn else _share(call),  # reduce-scatter, then each part to the root
     "all_gather": lambda call: (call.world_size - 1) * call.n_bytes,  # around a ring, the own part and p - 2 others'
     "reduce_scatter": _share,
     "all_to_all": _all_to_all,
