@@ -121,10 +121,13 @@ def timeline(
     """
     recorder = _Recorder(dist.get_rank(group), axes or {})
     record = RankTimeline(_recorder=recorder)
+    watch_waits(recorder.waiting)
     try:
-        with recorder.listening():
+        with recorder:
             yield record
     finally:
+        unwatch_waits(recorder.waiting)
+        recorder.enter("compute", "compute")
         record._recorder = None
     everyones: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyones, _shifted(recorder.events, clock_offset_s(group)), group=group)
@@ -133,10 +136,12 @@ def timeline(
     record.events = _shifted(events, -origin)
 
 
-class _Recorder:
-    """Writes down the calling thread's doings: always exactly one, so events follow each other."""
+class _Recorder(CommunicationMode):
+    """Writes down the calling thread's doings, always exactly one, so events follow each other; and every
+    communication, even one that C++ code starts."""
 
     def __init__(self, rank: int, axes: Mapping[str, dist.ProcessGroup]) -> None:
+        super().__init__()
         self.rank = rank
         self._axes = {group.group_name: axis for axis, group in axes.items()}
         self.events: list[Event] = []
@@ -154,17 +159,6 @@ class _Recorder:
         return before
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Notice every communication, and every wait for one."""
-        watch_waits(self.waiting)
-        try:
-            with _Communications(self):
-                yield
-        finally:
-            unwatch_waits(self.waiting)
-            self.enter("compute", "compute")
-
-    @contextmanager
     def waiting(self, handle: dist.Work | torch.Tensor) -> Iterator[None]:
         """Record that the block waits for a communication: for its handle, or for its tensor."""
         if threading.get_ident() != self._thread:
@@ -177,17 +171,27 @@ class _Recorder:
             self.enter(*before)
             self._close(handle)
 
-    def started(self, name: str, handle: dist.Work | torch.Tensor) -> None:
+    def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """Run it and keep its handle; functional collectives have none, and their tensor is waited for."""
+        if found.kind == "wait":
+            with self.waiting(given[found.holds]):
+                return call()
+        axis = self._axes.get(group_of(given).group_name) if self._axes else None
+        name = f"{found.name} along {axis}" if axis else found.name
+        out = call()
+        for handle in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(handle, torch.ScriptObject):
+                self._started(name, dist.Work.unbox(handle))  # type: ignore[attr-defined]
+            elif isinstance(handle, torch.Tensor) and "process_group" not in given:
+                self._started(name, handle)
+        return out
+
+    def _started(self, name: str, handle: dist.Work | torch.Tensor) -> None:
         """Record that a communication is under way. Its future tells its end; without one, the wait for it does."""
         start, future = _clock(), _future(handle)
         self._open.append(_UnderWay(name, handle, start, draws_itself=future is not None))
         if future is not None:
             future.add_done_callback(lambda _: self._sent(name, start))
-
-    def name_of(self, found: Communication, given: dict[str, Any]) -> str:
-        """Its operation, and the axis along which it goes, if that is known."""
-        axis = self._axes.get(group_of(given).group_name) if self._axes else None
-        return f"{found.name} along {axis}" if axis else found.name
 
     def _sent(self, name: str, start: float) -> None:
         if not name.startswith("recv"):
@@ -214,27 +218,6 @@ class _UnderWay(NamedTuple):
         if isinstance(handle, torch.Tensor) and isinstance(self.handle, torch.Tensor):
             return handle.untyped_storage()._cdata == self.handle.untyped_storage()._cdata
         return handle is self.handle
-
-
-class _Communications(CommunicationMode):
-    """Tells a recorder of every communication, even of one that C++ code starts."""
-
-    def __init__(self, recorder: _Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
-        """Run it and keep its handle; functional collectives have none, and their tensor is waited for."""
-        if found.kind == "wait":
-            with self._recorder.waiting(given[found.holds]):
-                return call()
-        name, out = self._recorder.name_of(found, given), call()
-        for handle in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(handle, torch.ScriptObject):
-                self._recorder.started(name, dist.Work.unbox(handle))  # type: ignore[attr-defined]
-            elif isinstance(handle, torch.Tensor) and "process_group" not in given:
-                self._recorder.started(name, handle)
-        return out
 
 
 def _future(handle: dist.Work | torch.Tensor) -> torch.futures.Future[Any] | None:
