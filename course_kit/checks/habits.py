@@ -8,9 +8,10 @@ and after.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -56,8 +57,8 @@ def as_in_training(
     ways)`. Two ways at least should have the same shapes.
     """
     close_by = functools.partial(close, operations=operations, look=look or LEFT, silent=True)
-    later: list[Callable[[], None]] = []
-    for turn, way in enumerate(ways):
+
+    def both_passes(turn: int, way: dict) -> Iterator[None]:
         args, right, gradients, upstream = case(**way)
         told = ", ".join(f"{name} {value}" for name, value in way.items())
         what = f"call {turn + 1} in one process ({told}{', laid across in memory' if turn % 2 else ''})"
@@ -69,23 +70,19 @@ def as_in_training(
         close_by(result, right, what)
         if gradients and not result.requires_grad:
             fail(f"{what}: the result has a gradient", came="none: the thread to the leaves is cut", look=look)
-        leaves = {place: (args[place], grad) for place, grad in gradients.items()}
-        later.append(functools.partial(_backward_of, result, upstream, leaves, what, close_by, look))
-        if turn:
-            later.pop(0)()
-    for each in later:
-        each()
+        yield
+        if gradients:
+            backward(result, upstream, look=look)
+        for place, grad in gradients.items():
+            leaf = args[place]
+            became = f"{what}: .grad of argument {place + 1}, in which {THERE:g} stood before: what came in addition"
+            close_by(None if leaf.grad is None else leaf.grad - THERE, grad, became)
 
-
-def _backward_of(
-    result: Tensor, upstream: Tensor | None, leaves: Mapping[int, tuple[Tensor, Tensor]], what: str,
-    close_by: Callable[..., None], look: str,
-) -> None:  # fmt: skip
-    if leaves:
-        backward(result, upstream, look=look)
-    for place, (leaf, grad) in leaves.items():
-        became = f"{what}: .grad of argument {place + 1}, in which {THERE:g} stood before: what came in addition"
-        close_by(None if leaf.grad is None else leaf.grad - THERE, grad, became)
+    nothing: Iterator[None] = iter(())
+    calls = [both_passes(turn, way) for turn, way in enumerate(ways)]
+    for before, this in itertools.pairwise([nothing, *calls, nothing]):
+        next(this, None)
+        next(before, None)
 
 
 def backward(result: Tensor, upstream: Tensor | None = None, look: str = "") -> None:
