@@ -15,13 +15,14 @@ import inspect
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from course_kit.cells import is_cell
 from course_kit.checks.failed import describe, fail
@@ -55,7 +56,7 @@ class Arithmetic(InAllThreads):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        made, given = list(_floats([result])), list(_floats([*args, *(kwargs or {}).values()]))
+        made, given = _floats(result), _floats((args, kwargs))
         name = func._schema.name.removeprefix("aten::").strip("_").removesuffix("_copy")
         self.dtypes.update(tensor.dtype for tensor in made + given)
         if name in ARITHMETIC and made:
@@ -132,13 +133,9 @@ def _taken_away(fn: Callable, without: Collection[str]) -> Iterator[None]:
         names.update(away)
 
 
-def _floats(values: Iterable[Any]) -> Iterator[Tensor]:
+def _floats(values: Any) -> list[Tensor]:
     """The floating-point tensors among values and in lists of them."""
-    for value in values:
-        if isinstance(value, Tensor) and value.dtype.is_floating_point:
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _floats(value)
+    return [each for each in tree_leaves(values) if isinstance(each, Tensor) and each.dtype.is_floating_point]
 
 
 def written_with(fn: Callable, *, forbidden: Sequence[str] = (), look: str = "") -> None:
@@ -276,10 +273,10 @@ class AnswerText:
         things = [each for each in tables if isinstance(each, dict | list | tuple)]
         if (thing := self._meaning(name)) is not None:
             things.append(thing)
-        for text, meaning in self._meanings.items():
-            if f".{name}." in f".{text}." or any(meaning is thing for thing in things) or _is_from(meaning, name):
-                return True
-        return False
+        return any(
+            f".{name}." in f".{text}." or any(meaning is thing for thing in things) or _is_from(meaning, name)
+            for text, meaning in self._meanings.items()
+        )
 
     def _meaning(self, name: str) -> Any:
         """The object behind a dotted name, in the notebook or by the function's own import; None: unknown."""

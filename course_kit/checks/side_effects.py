@@ -219,14 +219,13 @@ def _numpy_dice(dice: Any) -> Any:
 
 def _checksum(tensor: Tensor) -> Any:
     """A number that changes with any element, read from memory without a tensor operation."""
-    if tensor.is_sparse or tensor.device.type != "cpu" or not tensor.numel():
-        return _version(tensor)
+    version = 0 if tensor.is_inference() else tensor._version  # how often it was written to in place
     try:
-        address = tensor.data_ptr()
-    except RuntimeError:  # a tensor without memory of its own
+        address = tensor.data_ptr() if tensor.device.type == "cpu" and tensor.numel() else 0
+    except RuntimeError:  # a sparse tensor, or another one without memory of its own
         address = 0
     if not address:
-        return _version(tensor)
+        return version
     span = tensor.numel()
     if not tensor.is_contiguous():
         span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -234,12 +233,7 @@ def _checksum(tensor: Tensor) -> Any:
     if len(memory) <= LARGE_BYTES:
         return zlib.crc32(memory)
     pages, view = range(0, len(memory), len(memory) // (LARGE_BYTES // 4096)), memoryview(memory)
-    return _version(tensor), [zlib.crc32(view[start : start + 4096]) for start in pages]
-
-
-def _version(tensor: Tensor) -> int:
-    """How often the tensor was written to in place."""
-    return 0 if tensor.is_inference() else tensor._version
+    return version, [zlib.crc32(view[start : start + 4096]) for start in pages]
 
 
 def _in_words(path: str, aspect: str, was: Any, now: Any) -> str:

@@ -28,7 +28,7 @@ class Owners:
         self.optimizers: list[torch.optim.Optimizer] = []
         self._places: dict[int, str] = {}
         self._names: dict[int, str] = {}
-        self._grad_hooks = ExitStack()
+        self._hooks = ExitStack()
 
     def meet_model(self, model: nn.Module) -> None:
         """Count a model's parameters, gradients and buffers from the start of the record."""
@@ -60,7 +60,7 @@ class Owners:
         self._note_gradient(parameter)
         if parameter.is_leaf and parameter.requires_grad:
             handle = parameter.register_post_accumulate_grad_hook(self._note_gradient)
-            self._grad_hooks.callback(handle.remove)
+            self._hooks.callback(handle.remove)
 
     def _note(self, tensor: Any, owner: str, name: str) -> None:
         if isinstance(tensor, Tensor):
@@ -92,16 +92,14 @@ class Owners:
 
     def watch(self) -> ExitStack:
         """Install the hooks that tell of modules being called and optimizers stepping; closing removes them all."""
-        hooks = ExitStack()
-        hooks.push(self._grad_hooks)
         for handle in (
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
             register_optimizer_step_pre_hook(self._enter_step),
             register_optimizer_step_post_hook(self._leave_step),
         ):
-            hooks.callback(handle.remove)
-        return hooks
+            self._hooks.callback(handle.remove)
+        return self._hooks
 
     def _enter_module(self, module: nn.Module, _inputs: Any) -> None:
         if not self.tracker.where:
