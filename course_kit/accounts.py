@@ -55,9 +55,6 @@ class ModelledBytes(Bytes):
     def __radd__(self, other: object) -> ModelledBytes:  # Bytes + ModelledBytes is no count either
         return self + other
 
-    def _same(self, value: object, other: object) -> ModelledBytes:
-        return super()._same(value, ModelledBytes(other) if isinstance(other, Bytes) else other)
-
 
 @dataclass(frozen=True)
 class TrafficAccount:

@@ -279,8 +279,8 @@ class HeldBytes(Bytes):
     __radd__ = __add__
 
     def _same(self, value: object, other: object) -> Self:
-        plain = super()._same(value, type(self)(other) if isinstance(other, Bytes) else other)
-        return plain if plain is NotImplemented else type(self)(plain, self.lines)
+        total = super()._same(value, other)
+        return total if total is NotImplemented else type(self)(total, self.lines)
 
 
 def held(record: MemoryRecord, at: str = "peak") -> HeldBytes:
