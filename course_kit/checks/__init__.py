@@ -2,5 +2,3 @@
 
 from course_kit.checks import check, isolated_cell
 from course_kit.checks.failed import CheckFailed
-
-__all__ = ["CheckFailed", "isolated_cell", "check"]
