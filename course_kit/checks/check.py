@@ -49,8 +49,7 @@ def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), *
     """
     out_of_reach(fn)
     try:
-        with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change, look):
-            return fn(*args, **kwargs)
+        return _watched(fn, args, kwargs, may_change, look)
     except (Exception, SystemExit) as problem:
         if isinstance(problem, CheckFailed) or dist.is_initialized():
             raise  # a rank's failure is told by `on_ranks`, with what became of the others
@@ -265,8 +264,8 @@ def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _watched(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> Any:
-    with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change):
+def _watched(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange, look: str = "") -> Any:
+    with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change, look):
         return fn(*args, **kwargs)
 
 

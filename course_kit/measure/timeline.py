@@ -283,12 +283,14 @@ def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
     found, names = [], {}
     for event, thread in _threads(events):
         start_ns, end_ns = round(1e9 * event.start_s), round(1e9 * event.end_s)
-        names[event.rank, thread] = "program" if thread == 0 else f"network {thread}"
+        names["process_name", event.rank, 0] = f"rank {event.rank}"
+        names["thread_name", event.rank, thread] = "program" if thread == 0 else f"network {thread}"
         times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
         found.append({"ph": "X", "name": event.name, "cat": event.kind, "pid": event.rank, "tid": thread, **times})
-    ranks = {rank for rank, _ in names}
-    labels = [_label("process_name", rank, 0, f"rank {rank}") for rank in sorted(ranks)]
-    labels += [_label("thread_name", rank, thread, name) for (rank, thread), name in sorted(names.items())]
+    labels = [
+        {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
+        for (kind, rank, thread), name in sorted(names.items())
+    ]
     return {"traceEvents": labels + found, "displayTimeUnit": "ms"}
 
 
@@ -301,7 +303,3 @@ def _threads(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
             thread += 1
         free_from[event.rank, thread] = event.end_s
         yield event, thread
-
-
-def _label(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
