@@ -10,6 +10,8 @@ from typing import NamedTuple
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes, Count, Ratio
 from course_lib.model.refusals import one_of
+from course_lib.pipeline.schedule import peak_in_flight, zb_v
+from course_lib.pipeline.schedule.orders import interleaved_order
 from course_lib.predict.memory import model_states, rank_activations
 from course_lib.predict.setup import Setup, positive
 
@@ -80,22 +82,25 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
 def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> MemoryAccount:
     """The most that a rank holds between its passes: model states, and all activations in flight.
 
-    `in_flight` micro-batches each keep `rank_activations`, or 1/chunks of it ("zb-v": half, with stages down and up the
-    V, so that rank 0 has both ends of the model). Tensors that live within a pass are
-    not counted: `peak` follows them on one rank, `unit_buffers` has those that ZeRO-3 gathers.
+    `in_flight` micro-batches each keep `rank_activations`. Where a rank has several stages, its actions are played, for
+    stages differ: of the last one, with the head, backward comes at once, so that one micro-batch's logits are there
+    and not those of all in flight. ("zb-v": half stages down and up the V, so that rank 0 has both ends of the model.)
+    Tensors that live within a pass are not counted: `peak` follows them on one rank, `unit_buffers` has those that
+    ZeRO-3 gathers.
 
     Raises:
         ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`; chunks that do not divide a rank's blocks.
     """
-    parts = [(setup, stage)]
-    if schedule == "zb-v":  # down and up: half stages of a pipeline that is twice as long
-        halves = setup.with_(pipeline=2 * setup.pipeline)
-        parts = [(halves, stage), (halves, 2 * setup.pipeline - 1 - stage)]
-    elif chunks > 1 and setup.shape.layers % (setup.pipeline * chunks):
-        raise ValueError(f"{setup.shape.layers} blocks do not split into pipeline={setup.pipeline} · chunks={chunks}")
-    held = in_flight(setup, stage, schedule, chunks) * sum(rank_activations(*part) for part in parts)
-    activations = MemoryAccount(activations=Bytes(round(held / _stages(schedule, chunks))))
-    return sum((model_states(*part) for part in parts), activations)
+    most, p, m = in_flight(setup, stage, schedule, chunks), setup.pipeline, int(setup.micro_batches)
+    each = _stages(schedule, chunks)
+    if each == 1:
+        return model_states(setup, stage) + MemoryAccount(activations=Bytes(most * rank_activations(setup, stage)))
+    if setup.shape.layers % (p * each):
+        raise ValueError(f"{setup.shape.layers} blocks do not split into pipeline={p} · chunks={each}")
+    actions = zb_v(p, m).actions[stage] if schedule == "zb-v" else interleaved_order(stage, p, m, chunks)
+    finer, own = setup.with_(pipeline=p * each), {action.stage for action in actions}
+    held = peak_in_flight(actions, {number: rank_activations(finer, number) for number in own})
+    return sum((model_states(finer, number) for number in own), MemoryAccount(activations=Bytes(held)))
 
 
 def _check(setup: Setup, schedule: str, chunks: int) -> None:

@@ -118,11 +118,40 @@ def test_a_rank_of_the_v_has_two_half_stages_and_the_first_one_both_ends() -> No
     first = predict.rank_memory(setup, 0, "zb-v")
     ends = [predict.rank_parameters(halves, stage) for stage in (0, 7)]
     assert first.parameters == 4 * sum(ends)
-    activations = sum(predict.rank_activations(halves, stage) for stage in (0, 7))
-    assert first.activations == 4 * activations  # 2p halves of the one kind or the other
+    down, up = (predict.rank_activations(halves, stage) for stage in (0, 7))
+    assert first.activations == 7 * down + up  # of 2p halves: where the V ends, backward comes at once
     whole = predict.rank_memory(setup, 1, "zb-h2")
     assert whole.activations == 7 * predict.rank_activations(setup, 1)
     assert predict.rank_memory(setup, 1, "zb-v").activations == 4 * predict.rank_activations(setup, 1)
+
+
+WIDE_HEAD = GPTConfig(layers=12, width=8, heads=2, vocab_size=4096, context=8, dropout=0.1)
+"""Its ends keep more than its blocks: a stage's share is no mean of a rank's stages."""
+MIXED = replace(zoo.MIXTRAL_8X7B, layers=12, expert_layers=4)
+"""Blocks with experts and without."""
+
+
+@pytest.mark.parametrize("config", [WIDE_HEAD, MIXED], ids=["gpt", "experts"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_rank_holds_at_most_what_its_actions_leave(schedule: str, config: GPTConfig | zoo.ExpertModel) -> None:
+    """F adds what its stage keeps of a micro-batch, the last of its backward passes frees it, as in the executor."""
+    for p, m, chunks in [(p, m, v) for p in (1, 2, 3, 4, 6) for m in (1, 2, 3, 6, 8, 12, 24) for v in (1, 2, 3)]:
+        setup = Setup(config, m, 8, micro_batch=1, pipeline=p)
+        stages = {"interleaved": chunks, "zb-v": 2}.get(schedule, 1)
+        refused = (schedule == "interleaved" and m % p) or (schedule.startswith("z") and m < p)
+        if refused or 12 % (p * stages) or (chunks > 1 and schedule != "interleaved"):
+            continue
+        order = ORDERS[schedule](p, m, **({"chunks": chunks} if schedule == "interleaved" else {}))
+        fine = setup.with_(pipeline=p * stages)
+        kept = [predict.rank_activations(fine, stage) for stage in range(p * stages)]
+        for rank, actions in enumerate(order.actions):
+            held = [0]
+            for kind, stage, _ in actions:
+                held.append(held[-1] + {"F": 1, "B": 0, "BW": -1, "W": -1}[kind] * kept[stage])
+            account = predict.rank_memory(setup, rank, schedule, chunks)
+            assert (account.activations, held[-1]) == (max(held), 0), (p, m, chunks, rank)
+            own = order.stages_of(rank)
+            assert account.parameters == sum(predict.model_states(fine, stage).parameters for stage in own)
 
 
 def test_a_blocks_input_is_the_ranks_part_of_it() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -143,9 +143,10 @@ def _parse_word(word: str, rank: int) -> Action:
     return Action(kind, rank if stage is None else int(stage), int(micro_batch))  # type: ignore[arg-type]
 
 
-def peak_in_flight(actions: Iterable[Action]) -> int:
+def peak_in_flight(actions: Iterable[Action], kept: Mapping[int, int] | None = None) -> int:
     """The most (stage, micro-batch) pairs that a rank holds for backward passes still to come: each from F until all
-    its gradients are made.
+    its gradients are made. With `kept`, what each stage keeps of a micro-batch, the most of that.
     """
     change = {"F": 1, "BW": -1, "B": 0, "W": -1, "U": 0}
-    return max(itertools.accumulate((change[action.kind] for action in actions), initial=0))
+    steps = (change[action.kind] * (kept[action.stage] if kept else 1) for action in actions)
+    return max(itertools.accumulate(steps, initial=0))

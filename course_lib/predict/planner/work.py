@@ -98,7 +98,10 @@ def work(
     last = np.stack([0 * p, np.minimum(1, p - 1), p - 1], 1)
     flight = np.where(v[:, None] > 1, 2 * (p[:, None] - 1 - last) + ((v - 1) * p + 1)[:, None], p[:, None] - last)
     flight = np.minimum((m * v)[:, None], flight)
-    held = flight / v[:, None] * np.einsum("nsk,nk->ns", stages, kept)
+    # Interleaved, as `rank_memory` plays it: of stages of like blocks, the first has 2p micro-batches at the moment
+    # when most are in flight; from the last one, with the head, each goes back at once.
+    first, head = (np.where(v > 1, n, flight.T).T for n in (np.minimum(m, 2 * p), 1))
+    held = np.einsum("nsk,nsk,nk->ns", np.stack([first, *2 * [flight / v[:, None]], head], 2), stages, kept)
     bytes_each = _state_bytes(each, (1, 2, 3))  # from which ZeRO stage on optimizer, gradients and weights are cut
     elements = np.einsum("nsk,nkg->nsg", stages, kinds)  # (n, stage, shared or expert)
     elements[..., 0] -= np.where((p == 1) & config.tied, config.vocab_size * config.width // each.tensor, 0)[:, None]
