@@ -86,9 +86,13 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
     first = _one_piece(setup, listed, elements, first_step)
     if setup.micro_batch is None:
         return first
-    pieces = [first, _one_piece(setup, listed, elements, adding=True)] if setup.micro_batches > 1 else [first]
-    waiting = INT64 * (setup.batch_size - setup.rows_per_pass) * setup.seq  # the inputs of the pieces still to come
-    return max((_with_the_rest(account, waiting) for account in pieces), key=lambda account: account.total)
+    rows = setup.rows_per_pass
+    pieces = [(first, rows)]
+    if setup.micro_batches > 1:
+        second = min(rows, setup.rank_rows - rows)  # the others are no larger
+        pieces.append((_one_piece(setup.with_(micro_batch=second), listed, elements, adding=True), second))
+    whole = [_with_the_rest(account, INT64 * (setup.rank_rows - rows) * setup.seq) for account, rows in pieces]
+    return max(whole, key=lambda account: account.total)
 
 
 def _one_piece(
@@ -133,10 +137,9 @@ class AddingLedger(Ledger):
 
 
 def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
-    """The account with the tokens and targets of the other pieces, `waiting` bytes each, and the sum of the losses."""
-    kept = 0 if account.phase == "optimizer step" else waiting  # a piece is a view: autograd keeps all tokens by it
-    others = 2 * waiting - kept + FLOAT
-    return replace(account, activations=account.activations + kept, temporaries=account.temporaries + others)
+    """The account with the other pieces' targets, and the sum of the losses; the optimizer finds no loss beside it."""
+    loss = 0 if account.phase == "optimizer step" else FLOAT
+    return replace(account, temporaries=account.temporaries + waiting + loss)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class StepLifetimes:
     def embed(self) -> None:
         """Token vectors, plus position vectors."""
         ledger = self.ledger
-        ledger.save(tokens=INT64 * self.tokens)  # which rows the gradient goes to
+        ledger.save(tokens=INT64 * self.setup.batch_size * self.seq)  # rows for gradients; a piece is a view of all
         if self.learned:
             ledger.save(positions=INT64 * self.seq)
             ledger.make(token_vectors=self.BSD)
