@@ -18,7 +18,7 @@ from course_kit.accounts import TrafficAccount
 from course_kit.units import Bytes, Count
 from course_lib.model.zoo import ExpertModel, LatentAttention
 from course_lib.predict.setup import Setup, attention_of, positive
-from course_lib.predict.tensors import RankTensor, Stage, stage_layers, tally
+from course_lib.predict.tensors import RankTensor, Stage, copies, stage_layers, tally
 from course_lib.predict.traffic import OPERATIONS, Collective, CriticalPath
 
 Tally = list[tuple[RankTensor, int]]
@@ -49,11 +49,12 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
       gradients of uncut parameters are summed. Of latent attention the gradients of both narrow vectors are
       summed, not the stream's; of experts all their rows, `top_k` for each token.
     - "context", for each block: keys and values and their gradients around the ring, 2n(3c-2)/c where they are as wide
-      as the stream; and the gradients of the parameters.
+      as the stream; and without ZeRO, in each backward pass (`ContextParallelGPT`), the gradients of the parameters.
     - "pipeline": n (n/t with `sequence_parallel`) to the next stage and back, and the tied table's gradient between the
       first and the last one. The bytes depend on no schedule; each cut of the model is passed twice.
-    - "expert": as `expert_traffic`, for each layer of experts; an all-reduce of the gradients of all that is no expert.
-    - "data": an all-reduce of the rank's gradients, once; with ZeRO, the collectives of `data_traffic`.
+    - "expert": as `expert_traffic`, for each layer of experts, but for gradients.
+    - "data": the gradients' all-reduce, or with ZeRO the collectives of `data_traffic`, over all ranks with the same
+      parameters: `data` · `expert` for all that is no expert; with ZeRO times `context`.
 
     With `recompute="full"` a block's forward pass sends twice; the selective one sends nothing again. Where parts
     differ, it is the mean over the ranks, rounded to a byte.
@@ -66,7 +67,7 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
         raise ValueError(f"{setup.shape.name} is an encoder and a decoder: counted is one stream of tokens")
     calls = [
         *(_sequence if setup.sequence_parallel else _tensor)(setup, layers, parameters),
-        *_context(setup, layers, parameters), *_pipe(setup, layers, parameters), *_expert(setup, layers, parameters),
+        *_context(setup, layers, parameters), *_pipe(setup, layers, parameters), *_expert(setup, layers),
         *_data(setup, parameters),
     ]  # fmt: skip
     return priced(calls)
@@ -100,7 +101,8 @@ def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, 
     Stages 0 and 1 add the micro-batches' gradients up first, on each rank. Zeros that fill a bucket up are not counted,
     at most n-1 elements of each; nor is the all-reduce of 4 bytes for each parameter tensor with which
     `ZeroOptimizer` learns which parameters were used. Recompute of whole blocks gathers nothing again: a block's
-    weights are there while it runs backward. With experts, ZeRO works over `data` · `expert` ranks on all that is none.
+    weights are there while it runs backward. n are the data ranks, for all that is no expert times the expert ranks,
+    and in ZeRO times the context ranks, which have the same weights (as Megatron-LM's and FSDP's do).
 
     The weights are cut into `buckets`, each with messages of its own.
 
@@ -163,12 +165,13 @@ def _sequence(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
 
 
 def _context(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
-    """Keys and values go c - 1 steps in each pass, and their gradients, in the backward pass, c steps."""
+    """Keys and values go c - 1 steps in each pass, and their gradients, in the backward pass, c steps; then sums."""
     c, has_end = setup.context, setup.shape.layers + 1 in layers
     steps = 3 * c - 2 + (c - 1 if setup.recompute == "full" else 0)  # (c - 1) + (c - 1) + c, each of n/c of the tokens
     n_bytes = setup.weight_bytes * _tokens(setup) * attention_of(setup.shape).kv_features // setup.tensor
     yield Call("context", "send", n_bytes * steps, len(_blocks(setup, layers)), c)
-    yield Call("context", "all_reduce", _gradients(setup, parameters) + _LOSS * has_end, setup.micro_batches, c)
+    sums = 0 if setup.zero else _gradients(setup, parameters)
+    yield Call("context", "all_reduce", sums + _LOSS * has_end, setup.micro_batches, c)
 
 
 def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
@@ -181,8 +184,8 @@ def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
         yield Call("pipeline", "send", _gradients(setup, tables), 1, setup.pipeline)
 
 
-def _expert(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
-    """Rows of tokens to the experts and back, in both passes; counts of the rows; gradients of shared parameters."""
+def _expert(setup: Setup, layers: range) -> Iterator[Call]:
+    """Rows of tokens to the experts and back, in both passes; counts of the rows."""
     config, p = setup.shape, setup.expert
     if not isinstance(config, ExpertModel):
         return
@@ -191,22 +194,19 @@ def _expert(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     n_layers = sum(config.has_experts(layer) for layer in _blocks(setup, layers))
     yield Call("expert", "all_to_all", config.top_k * _stream(setup), (6 if again else 4) * n_layers, p)
     yield Call("expert", "all_gather", counts, setup.micro_batches * n_layers * (2 if again else 1), p)
-    if not setup.zero:
-        common = [pair for pair in parameters if "expert" not in pair[0].axes]
-        yield Call("expert", "all_reduce", _gradients(setup, common), 1, p)
 
 
 def _data(setup: Setup, parameters: Tally) -> Iterator[Call]:
     """Gradients once or for each micro-batch; weights once, or in both passes of each."""
     m = int(setup.micro_batches)
-    if not setup.zero:
-        yield Call("data", "all_reduce", _gradients(setup, parameters), 1, setup.data)
-        return
-    for ranks, is_expert in ((setup.data * setup.expert, False), (setup.data, True)):  # ranks with the same parameters
-        group = [pair for pair in parameters if ("expert" in pair[0].axes) == is_expert]
-        if group:
+    for of_experts in (False, True):
+        group = [pair for pair in parameters if ("expert" in pair[0].axes) == of_experts]
+        gradients, ranks = _gradients(setup, group), copies(setup, of_experts)
+        if group and not setup.zero:
+            yield Call("data", "all_reduce", gradients, 1, ranks // setup.context)  # over context ranks: `_context`
+        elif group:
             weights = _elements(group) * setup.weight_bytes
-            yield Call("data", "reduce_scatter", _gradients(setup, group), m if setup.zero >= 2 else 1, ranks)
+            yield Call("data", "reduce_scatter", gradients, m if setup.zero >= 2 else 1, ranks)
             yield Call("data", "all_gather", weights, 2 * m if setup.zero == 3 else 1, ranks)
 
 

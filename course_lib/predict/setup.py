@@ -59,10 +59,10 @@ class Setup:
         recompute_every: with "full", blocks in a recomputed segment, of which only the first one's input is kept.
         device: the device whose kernels run, "cpu" or "cuda".
         tensor, pipeline, data, context: ranks that share a matrix product, the layers, the batch, a sequence.
-        zero: split over the `data` ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.
+        zero: split over `data` · `context` ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.
         sequence_parallel: whether tensor ranks also split the stream between products (Korthikanti et al. 2022).
         expert: ranks that share the experts. Each has sequences of its own, and a copy of all that is no expert: ZeRO
-            splits that over `data` · `expert`, and the experts over `data`.
+            splits that over `data` · `context` · `expert`, and the experts over `data` · `context`.
 
     Raises:
         ValueError: an unknown word, a size that is no positive integer or does not split over its ranks; experts with

@@ -272,6 +272,9 @@ def _attention(name: str, config: Architecture | ExpertModel) -> Iterator[Whole]
 
 def _parts(setup: Setup, axes: tuple[str, ...], cut_from: int) -> int:
     """Number of parts into which ZeRO, from stage `cut_from` on, cuts a tensor: the ranks that hold the same one."""
-    if setup.zero < cut_from:
-        return 1
-    return setup.data if "expert" in axes else setup.data * setup.expert  # experts differ along the expert axis
+    return copies(setup, "expert" in axes) if setup.zero >= cut_from else 1
+
+
+def copies(setup: Setup, of_experts: bool) -> int:
+    """The ranks with the same parameters, which sum their gradients: all but those of axes that cut layers."""
+    return setup.data * setup.context * (1 if of_experts else setup.expert)

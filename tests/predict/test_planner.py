@@ -56,27 +56,37 @@ def test_memory_of_every_stage_is_the_account(config: GPTConfig | zoo.Architectu
         assert planned[number] == pytest.approx(account, abs=4), f"stage {stage}"
 
 
-def test_states_of_experts_are_the_account() -> None:
-    case = (1, 1, 4, 1, 8, 1, 1, 1, 0, 32)
-    setup = Setup(
-        zoo.MIXTRAL_8X7B, 32, 4096, micro_batch=1, precision="mixed", gradients="fp32", data=4, expert=8, zero=1
-    )
-    states = work(zoo.MIXTRAL_8X7B, 4096, layouts(case)).states[0, 0]
-    assert states == pytest.approx(model_states(setup).total, rel=1e-9)
+MIXTRAL = zoo.MIXTRAL_8X7B
 
 
+@pytest.mark.parametrize("m", [1, 4])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_the_data_axis_sends_what_rank_traffic_counts(zero: int) -> None:
-    case = (1, 1, 4, 1, 1, zero, 2, 1, 0, 16)
-    setup = Setup(SMALL, 16, micro_batch=2, precision="mixed", gradients="fp32", data=4, zero=zero)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("config", "data", "context", "expert"),
+    [(SMALL, 4, 1, 1), (SMALL, 1, 4, 1), (SMALL, 2, 2, 1), (MIXTRAL, 4, 1, 8), (MIXTRAL, 1, 2, 8), (MIXTRAL, 2, 4, 2)],
+    ids=lambda each: getattr(each, "name", None),
+)
+def test_states_and_their_traffic_are_the_account(
+    config: GPTConfig | zoo.ExpertModel, data: int, context: int, expert: int, zero: int, m: int
+) -> None:
+    """With several micro-batches, with experts at every stage of ZeRO, and with ZeRO over context ranks."""
+    case = (1, 1, data, context, expert, zero, 1, 1, 0, m * data * expert)
+    setup = Setup(config, case[-1], 64, micro_batch=1, precision="mixed", gradients="fp32").with_(
+        data=data, context=context, expert=expert, zero=zero
+    )
+    amounts = work(config, 64, layouts(case))
+    assert amounts.states[0, 0] == pytest.approx(model_states(setup).total, abs=3)
+    if not zero:  # the planner sums once over context ranks, as over more data ranks; `ContextParallelGPT` in each pass
+        sent = rank_traffic(setup)
+        each_pass = 2 * (model_states(setup).gradients + 4) * (context - 1) / context  # 4: the loss
+        summed = sent["context"].modelled_bytes["all_reduce"] if context > 1 else 0
+        assert summed == pytest.approx(m * each_pass, abs=m)
+        setup = setup.with_(data=data * context, context=1, batch_size=case[-1] * context)
     sent = rank_traffic(setup)["data"].total_bytes
-    assert work(SMALL, 64, layouts(case)).data_bytes[0] == pytest.approx(sent, rel=1e-6)
+    assert amounts.data_bytes[0] == pytest.approx(sent, abs=4 * m)
 
 
-def test_context_ranks_sum_gradients_as_data_ranks_do() -> None:
-    setup = Setup(SMALL, 2, precision="mixed", gradients="fp32", context=4)
-    sent = rank_traffic(setup)["context"].modelled_bytes["all_reduce"]  # and the loss, 4 bytes
-    assert work(SMALL, 64, layouts((1, 1, 1, 4, 1, 0, 2, 1, 0, 2))).data_bytes[0] == pytest.approx(sent, rel=1e-4)
+def test_more_context_ranks_sum_as_more_data_ranks() -> None:
     rows = [(1, 1, d, c, 1, zero, 1, 1, 0, 32) for zero in range(4) for d, c in ((4, 8), (32, 1))]
     both = work(zoo.LLAMA3_8B.config, 32_768, layouts(*rows)).data_bytes.reshape(4, 2)
     factors = np.array([1, 1, (4 * 8 + 2) / (4 + 2), 8])  # d = 4 has 8 micro-batches for each one of d = 32

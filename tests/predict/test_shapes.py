@@ -125,8 +125,8 @@ def test_all_ranks_together_hold_every_tensor(config: Any, ranks: dict[str, int]
     stages = range(setup.pipeline)
     listed = [each for stage in stages for each in predict.rank_tensors(setup, stage, "parameters")]
     assert {t.name: t.elements * prod(ranks.get(axis, 1) for axis in t.axes) for t in listed} == whole
-    # ZeRO leaves a copy on each context rank and, of what is not cut by it, on each tensor rank; a tied table is twice.
-    copies = [setup.context * (1 if "tensor" in t.axes else setup.tensor) for t in listed]
+    # ZeRO leaves a copy, of what tensor parallelism does not cut, on each tensor rank; a tied table is twice.
+    copies = [1 if "tensor" in t.axes else setup.tensor for t in listed]
     due = 16 * sum(n * whole[t.name] for n, t in zip(copies, listed))
     a_stage = setup.world_size // setup.pipeline
     total = sum(a_stage * predict.model_states(setup, stage).total for stage in stages)
@@ -204,8 +204,8 @@ def test_latent_attention_sums_narrow_gradients_and_experts_their_rows() -> None
     assert sent["expert"] == {
         "all_to_all": 4 * rows * 3 // 4,
         "all_gather": 3 * 8 * 256 * 8,
-        "all_reduce": 2 * 2 * dense * 3 // 4,
     }
+    assert sent["data"] == {"all_reduce": 2 * 2 * dense * 3 // 4}  # over the expert ranks
     keys_and_values = 2 * tokens * 64 * (192 + 128)
     experts = 64 * 3 * 7168 * 2048 // 2
     assert sent["context"] == {"send": keys_and_values * 4, "all_reduce": 2 * (dense + experts)}

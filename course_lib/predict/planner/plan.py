@@ -132,7 +132,7 @@ def legal(config: Config, cluster: Cluster, batch: int, seq: int, contexts: bool
         "interleaving needs a pipeline": interleaved & (p == 1),
         "the blocks do not split into stages · chunks": interleaved & (config.layers % (p * chunks) != 0),
         "interleaved micro-batches come in groups of the pipeline's size": interleaved & (own // rows % p != 0),
-        "ZeRO needs several data ranks": (zero > 0) & (d * e == 1),
+        "ZeRO needs several data ranks, or context ranks": (zero > 0) & (d * c * e == 1),
     }
     fine = np.ones(len(t), bool)
     for reason, wrong in checks.items():

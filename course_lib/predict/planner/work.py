@@ -194,7 +194,7 @@ def _counts(config: Config, each: Layouts, blocks: np.ndarray) -> np.ndarray:
 
 def _state_bytes(each: Layouts, cut: tuple[int, int, int]) -> np.ndarray:
     """Bytes of states for each element that is shared, and that is an expert's: (n, 2), with Adam and fp32 sums."""
-    groups = np.stack([each.data * each.expert, each.data], 1)
+    groups = _groups(each)
     widths = zip((12, 4, 2), cut)  # optimizer with its fp32 copy, gradients in fp32, weights in 16 bits
     return sum(width / np.where(each.zero >= stage, groups.T, 1).T for width, stage in widths)  # type: ignore[return-value]
 
@@ -202,11 +202,17 @@ def _state_bytes(each: Layouts, cut: tuple[int, int, int]) -> np.ndarray:
 def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
     """As `data_traffic`, with gradients of 4 bytes and weights of 2; of shared elements and experts' (n, 2).
 
-    Context ranks sum gradients, too, and so count as data ranks.
+    Without ZeRO, too, context ranks sum once a step with the data ranks, as Megatron-LM does, in whose runs they are;
+    `rank_traffic` has the sums of each pass that `ContextParallelGPT` makes.
     """
-    groups = np.stack([each.data * each.expert, each.data], 1) * each.context[:, None]
+    groups = _groups(each)
     by_stage = [8 + 0 * m, 6 + 0 * m, 4 * m + 2, 8 * m]
     return np.choose(each.zero, by_stage) * (elements * (groups - 1) / groups).sum(1)
+
+
+def _groups(each: Layouts) -> np.ndarray:
+    """`tensors.copies`: ranks with the same weights, of all that is no expert and of experts (n, 2)."""
+    return np.stack([each.data * each.context * each.expert, each.data * each.context], 1)
 
 
 def _with_experts(config: Config) -> list[bool]:
