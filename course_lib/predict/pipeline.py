@@ -72,29 +72,33 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
     """
     _check(setup, schedule, chunks)
     p, m = setup.pipeline, int(setup.micro_batches)
-    if not 0 <= stage < p:
-        raise ValueError(f"stage={stage}: with pipeline={p} there are stages 0 to {p - 1}")
+    if isinstance(stage, range) or not 0 <= stage < p:
+        raise ValueError(f"stage={stage}: with pipeline={p} there are stages 0 to {p - 1}; `layers` say what is on one")
     most = {"naive": 1, "gpipe": m, "1f1b": p - stage, "zero-bubble": p}
     most |= {"interleaved": 2 * (p - 1 - stage) + (chunks - 1) * p + 1, "zb-h2": 2 * p - 1, "zb-v": 2 * p}
     return Count(min(m * _stages(schedule, chunks), most[schedule]))  # no more than there are
 
 
-def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> MemoryAccount:
+def rank_memory(
+    setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1, layers: range | None = None
+) -> MemoryAccount:
     """The most that a rank holds between its passes: model states, and all activations in flight.
 
     `in_flight` micro-batches each keep `rank_activations`. Where a rank has several stages, its actions are played, for
     stages differ: of the last one, with the head, backward comes at once, so that one micro-batch's logits are there
     and not those of all in flight. ("zb-v": half stages down and up the V, so that rank 0 has both ends of the model.)
     Tensors that live within a pass are not counted: `peak` follows them on one rank, `unit_buffers` has those that
-    ZeRO-3 gathers.
+    ZeRO-3 gathers. A stage that is no even cut is told by its `layers`, as in `rank_tensors`.
 
     Raises:
         ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`; chunks that do not divide a rank's blocks.
     """
     most, p, m = in_flight(setup, stage, schedule, chunks), setup.pipeline, int(setup.micro_batches)
-    each = _stages(schedule, chunks)
+    each, part = _stages(schedule, chunks), stage if layers is None else layers
     if each == 1:
-        return model_states(setup, stage) + MemoryAccount(activations=Bytes(most * rank_activations(setup, stage)))
+        return model_states(setup, part) + MemoryAccount(activations=Bytes(most * rank_activations(setup, part)))
+    if layers is not None:
+        raise ValueError(f"layers={layers}, schedule={schedule!r}: a rank with {each} stages has them cut evenly here")
     if setup.shape.layers % (p * each):
         raise ValueError(f"{setup.shape.layers} blocks do not split into pipeline={p} · chunks={each}")
     actions = zb_v(p, m).actions[stage] if schedule == "zb-v" else interleaved_order(stage, p, m, chunks)

@@ -154,6 +154,21 @@ def test_a_rank_holds_at_most_what_its_actions_leave(schedule: str, config: GPTC
             assert account.parameters == sum(predict.model_states(fine, stage).parameters for stage in own)
 
 
+def test_stages_that_are_cut_unevenly_are_asked_by_their_layers() -> None:
+    """Llama 3 405B on 16 stages, a block less at both ends; and an even stage by its layers is the even stage."""
+    uneven = Setup(zoo.LLAMA3_405B, 64, 8192, micro_batch=1, precision="mixed", tensor=8, pipeline=16, data=8, zero=1)
+    with pytest.raises(ValueError, match="126 blocks do not split into pipeline=16 equal parts"):
+        predict.rank_memory(uneven)
+    ends = [range(8), *(range(8 * n, 8 * n + 8) for n in range(1, 15)), range(120, 128)]
+    for stage, layers in enumerate(ends):
+        account = predict.rank_memory(uneven, stage, layers=layers)
+        assert account.activations == min(8, 16 - stage) * predict.rank_activations(uneven, layers)
+        assert account.optimizer == predict.model_states(uneven, layers).optimizer
+    even = Setup(SMALL, 6, pipeline=4, micro_batch=1)
+    for stage in range(4):
+        assert predict.rank_memory(even, stage, layers=stage_layers(even, stage)) == predict.rank_memory(even, stage)
+
+
 def test_a_blocks_input_is_the_ranks_part_of_it() -> None:
     setup = Setup(SMALL, 4, 16, precision="mixed", tensor=2, context=2)
     assert predict.block_input(setup) == 2 * 4 * 8 * SMALL.width
@@ -178,6 +193,13 @@ REFUSED = [
     (lambda: predict.in_flight(PIPE.with_(batch_size=3), 0, "zero-bubble"), "3 micro-batches are fewer"),
     (lambda: predict.in_flight(PIPE.with_(batch_size=3), 0, "zb-v"), "3 micro-batches are fewer"),
     (lambda: predict.in_flight(PIPE, 4), "stage=4"),
+    (lambda: predict.in_flight(PIPE, range(2)), "there are stages 0 to 3; `layers` say what is on one"),  # type: ignore[arg-type]
+    (lambda: predict.rank_memory(PIPE, range(2)), "there are stages 0 to 3; `layers` say what is on one"),  # type: ignore[arg-type]
+    (
+        lambda: predict.rank_memory(PIPE.with_(batch_size=8), 0, "interleaved", 2, layers=range(2)),
+        r"layers=range\(0, 2\).*: a rank with 2 stages has them cut evenly",
+    ),
+    (lambda: predict.rank_memory(PIPE, 1, layers=range(4, 7)), "give a range within 0 .* to 5"),
     (
         lambda: predict.rank_memory(PIPE.with_(pipeline=2), 0, "interleaved", 5),
         "4 blocks do not split into pipeline=2 · chunks=5",
