@@ -31,7 +31,7 @@ def saved_tensors(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
 
     Raises:
         ValueError: a bare number of parameters, relative positions, an encoder with a decoder; "selective" where no
-            scores are kept, or other than in fp32 on a CPU; fused attention with dropout in 16 bits on a CPU.
+            scores are kept, or not on a CPU; fused attention with dropout in 16 bits on a CPU.
     """
     refuse_uncounted(setup)
     if layer == 0:
@@ -62,11 +62,8 @@ def refuse_uncounted(setup: Setup) -> None:
     if setup.recompute == "selective":
         if gpt is None or gpt.attention != "explicit" or setup.context > 1:
             raise ValueError("fused or tiled attention, or a ring, keeps no scores: nothing to recompute selectively")
-        if (setup.precision, setup.device) != ("fp32", "cpu"):
-            raise ValueError(
-                f"selective recompute is counted in fp32 on a CPU, not for precision={setup.precision!r}, "
-                f"device={setup.device!r}: activations_paper has the rule for 16 bits"
-            )
+        if setup.device != "cpu":
+            raise ValueError(f"selective recompute on device={setup.device!r}: activations_paper has the rule")
     fused_in_16_bits = gpt is not None and gpt.attention == "fused" and setup.precision != "fp32"
     if gpt is not None and fused_in_16_bits and gpt.dropout and setup.device == "cpu" and setup.context == 1:
         raise ValueError(

@@ -136,16 +136,24 @@ def test_heads_that_are_views_are_kept_once(changes: dict[str, Any], heads: int,
     assert record.end_of("forward").activations == due
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_a_gpt_in_16_bits_that_runs(every: int):
-    config = GPTConfig(**CONFIG)
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.1, "bias": False}, {"positions": "rotary", "norm": "rmsnorm"}])
+@pytest.mark.parametrize(("heads", "rows"), [(2, 2), (2, 1), (1, 3)])
+@pytest.mark.parametrize(("way", "every"), [("selective", 1), ("full", 1), ("full", 2), ("full", 3)])
+def test_a_gpt_in_16_bits_that_runs(changes: dict[str, Any], heads: int, rows: int, way: Recompute, every: int):
+    config = GPTConfig(**{**CONFIG, **changes, "heads": heads})
     model = GPT(config, dtype=torch.bfloat16)
-    model.blocks = RecomputedLayers(model.blocks, every)
-    batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=32)
+    if way == "full":
+        model.blocks = RecomputedLayers(model.blocks, every)
+    else:
+        recompute_only(model, Attention, "explicit")
+    batch = [
+        torch.randint(0, 256, (rows, 32)) for _ in range(2)
+    ]  # a text of one row lies in its targets
     with measure.memory(model) as record:
         model(*batch).backward()
-    setup = Setup(config, 2, 32, precision="bf16", recompute="full", recompute_every=every)
+    setup = Setup(config, rows, 32, precision="bf16", recompute=way, recompute_every=every)
     assert record.end_of("forward").activations == predict.activations(setup)
+    assert predict.activations(setup) == predict.activations(setup.with_(precision="mixed"))
 
 
 GPT3 = Setup(zoo.GPT3_175B, seq=2048, precision="mixed")
@@ -183,8 +191,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: UNIT(4).film(0), "at least 1 layer"),
     (lambda: predict.activations(Setup(GPTConfig(**CONFIG, attention="fused"), recompute="selective")), "no scores"),
     (
-        lambda: predict.activations(Setup(GPTConfig(**CONFIG), precision="bf16", recompute="selective")),
-        "precision='bf16'.*activations_paper has the rule",
+        lambda: predict.activations(Setup(GPTConfig(**CONFIG), device="cuda", recompute="selective")),
+        "device='cuda'.*activations_paper has the rule",
     ),
     (lambda: predict.activations_paper(GPT3.with_(precision="fp32")), "precision='fp32'"),
     (lambda: predict.activations_paper(GPT3.with_(recompute="full", recompute_every=2)), "recompute_every=2"),
