@@ -146,9 +146,7 @@ def test_a_gpt_in_16_bits_that_runs(changes: dict[str, Any], heads: int, rows: i
         model.blocks = RecomputedLayers(model.blocks, every)
     else:
         recompute_only(model, Attention, "explicit")
-    batch = [
-        torch.randint(0, 256, (rows, 32)) for _ in range(2)
-    ]  # a text of one row lies in its targets
+    batch = [torch.randint(0, 256, (rows, 32)) for _ in range(2)]  # a text of one row lies in its targets
     with measure.memory(model) as record:
         model(*batch).backward()
     setup = Setup(config, rows, 32, precision="bf16", recompute=way, recompute_every=every)
