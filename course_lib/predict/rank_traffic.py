@@ -18,7 +18,7 @@ from course_kit.accounts import TrafficAccount
 from course_kit.units import Bytes, Count
 from course_lib.model.zoo import ExpertModel, LatentAttention
 from course_lib.predict.setup import Setup, attention_of, positive
-from course_lib.predict.tensors import RankTensor, Stage, copies, stage_layers, tally
+from course_lib.predict.tensors import RankTensor, Stage, stage_layers, tally
 from course_lib.predict.traffic import OPERATIONS, Collective, CriticalPath
 
 Tally = list[tuple[RankTensor, int]]
@@ -201,7 +201,7 @@ def _data(setup: Setup, parameters: Tally) -> Iterator[Call]:
     m = int(setup.micro_batches)
     for of_experts in (False, True):
         group = [pair for pair in parameters if ("expert" in pair[0].axes) == of_experts]
-        gradients, ranks = _gradients(setup, group), copies(setup, of_experts)
+        gradients, ranks = _gradients(setup, group), setup.copies(of_experts)
         if group and not setup.zero:
             yield Call("data", "all_reduce", gradients, 1, ranks // setup.context)  # over context ranks: `_context`
         elif group:

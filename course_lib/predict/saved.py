@@ -11,7 +11,7 @@ queries, keys and values, attention by the fused kernel, the norms of `model.gpt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, ExpertModel, GroupedAttention, LatentAttention
@@ -22,8 +22,8 @@ Saved = tuple[str, int, int]
 """Name, elements on this rank, bytes of each."""
 
 
-def saved_tensors(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
-    """All that autograd keeps of one layer on a rank that has these `layers`.
+def saved_tensors(setup: Setup, some: Iterable[int], layers: range) -> dict[int, list[Saved]]:
+    """All that autograd keeps of `some` layers on a rank that has these `layers`, by layer.
 
     A stage's result is not among them. The batch's own tokens and targets are, as "batch.…", or a copy of this rank's
     part of them (sequence and context parallelism). A ring of `context` ranks holds no scores and no mask, and draws
@@ -34,6 +34,10 @@ def saved_tensors(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
             scores are kept, or not on a CPU; fused attention with dropout in 16 bits on a CPU.
     """
     refuse_uncounted(setup)
+    return {layer: list(_of_layer(setup, layer, layers)) for layer in some}
+
+
+def _of_layer(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
     if layer == 0:
         yield from _embedded(setup)
     elif layer == setup.shape.layers + 1:

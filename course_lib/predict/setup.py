@@ -232,6 +232,10 @@ class Setup:
         """Ranks: tensor · pipeline · data · context · expert."""
         return Count(self.tensor * self.pipeline * self.data * self.context * self.expert)
 
+    def copies(self, of_experts: bool) -> int:
+        """The ranks with the same parameters, which sum their gradients and among which ZeRO cuts."""
+        return self.data * self.context * (1 if of_experts else self.expert)
+
     def refuse_parallel(self, formula: str, *known: str) -> None:
         """Raise a ValueError, in a formula, unless every parallel size that is not among `known` has its default."""
         extra = [

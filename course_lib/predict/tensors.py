@@ -61,14 +61,13 @@ def rank_tensors(setup: Setup, stage: Stage = 0, *roles: str) -> list[RankTensor
         ValueError: no such stage or role; activations that are not counted (`saved_tensors`).
     """
     layers = stage_layers(setup, stage)
-    return [each for layer in layers for each in _of_layer(setup, layer, layers, roles)]
+    return [each for each, _ in _listed(setup, [(layer, 1) for layer in layers], layers, roles)]
 
 
 def tally(setup: Setup, stage: Stage = 0, *roles: str) -> list[tuple[RankTensor, int]]:
     """The list of `rank_tensors`, with layers that are alike told once: (tensor of the first of them, how many)."""
     layers = stage_layers(setup, stage)
-    alike = _alike(setup, layers)
-    return [(each, times) for layer, times in alike for each in _of_layer(setup, layer, layers, roles)]
+    return _listed(setup, _alike(setup, layers), layers, roles)
 
 
 def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
@@ -89,11 +88,24 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
     return [(numbers[0], len(numbers)) for numbers in (*alike.values(), *ends)]
 
 
-def _of_layer(setup: Setup, layer: int, layers: range, roles: tuple[str, ...]) -> Iterator[RankTensor]:
-    """The tensors of one of a rank's layers, role by role."""
+def _listed(
+    setup: Setup, told: list[tuple[int, int]], layers: range, roles: tuple[str, ...]
+) -> list[tuple[RankTensor, int]]:
+    """The tensors of some of a rank's layers, layer by layer and role by role, each as often as it is told."""
     if unknown := set(roles) - set(ROLES):
         raise ValueError(f"a tensor's role is one of {', '.join(ROLES)}; not {', '.join(map(repr, unknown))}")
-    wanted, moment_bytes = roles or ROLES, 2 if setup.precision == "bf16" else 4
+    wanted = roles or ROLES
+    kept = saved_tensors(setup, [layer for layer, _ in told], layers) if "activations" in wanted else {}
+    found: list[tuple[RankTensor, int]] = []
+    for layer, times in told:
+        found += [(each, times) for each in _states(setup, layer, layers, wanted)]
+        found += [(RankTensor(name, "activations", layer, *size), times) for name, *size in kept.get(layer, ())]
+    return found
+
+
+def _states(setup: Setup, layer: int, layers: range, wanted: tuple[str, ...]) -> Iterator[RankTensor]:
+    """The model states of one of a rank's layers, role by role."""
+    moment_bytes = 2 if setup.precision == "bf16" else 4
     kinds = [
         ("parameters", "", setup.weight_bytes, 3),  # suffix of the name, bytes, the stage of ZeRO that cuts it
         ("gradients", ".grad", setup.gradient_bytes, 2),
@@ -108,9 +120,6 @@ def _of_layer(setup: Setup, layer: int, layers: range, roles: tuple[str, ...]) -
     adam_counts = setup.optimizer == "adam" and setup.precision != "mixed" and not setup.zero
     if "optimizer" in wanted and adam_counts and not isinstance(setup.config, int):  # a tensor of its own per parameter
         yield from (RankTensor(f"{name}.step", "optimizer", layer, 1, 4) for name, _, _ in parameters)
-    if "activations" in wanted:
-        for name, n, element_bytes in saved_tensors(setup, layer, layers):
-            yield RankTensor(name, "activations", layer, n, element_bytes)
 
 
 def bytes_of(tensors: Iterable[tuple[RankTensor, int]]) -> Bytes:
@@ -272,9 +281,4 @@ def _attention(name: str, config: Architecture | ExpertModel) -> Iterator[Whole]
 
 def _parts(setup: Setup, axes: tuple[str, ...], cut_from: int) -> int:
     """Number of parts into which ZeRO, from stage `cut_from` on, cuts a tensor: the ranks that hold the same one."""
-    return copies(setup, "expert" in axes) if setup.zero >= cut_from else 1
-
-
-def copies(setup: Setup, of_experts: bool) -> int:
-    """The ranks with the same parameters, which sum their gradients: all but those of axes that cut layers."""
-    return setup.data * setup.context * (1 if of_experts else setup.expert)
+    return setup.copies("expert" in axes) if setup.zero >= cut_from else 1

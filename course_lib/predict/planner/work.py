@@ -211,7 +211,7 @@ def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
 
 
 def _groups(each: Layouts) -> np.ndarray:
-    """`tensors.copies`: ranks with the same weights, of all that is no expert and of experts (n, 2)."""
+    """`Setup.copies`: ranks with the same weights, of all that is no expert and of experts (n, 2)."""
     return np.stack([each.data * each.context * each.expert, each.data * each.context], 1)
 
 
