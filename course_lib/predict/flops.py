@@ -8,8 +8,9 @@ softmax, GELU and the optimizer are a fraction of a percent of the operations, t
 from __future__ import annotations
 
 from course_kit.units import Flops
-from course_lib.model.zoo import Architecture, ExpertModel
-from course_lib.predict.setup import Setup, attention_of
+from course_lib.model.zoo import ExpertModel
+from course_lib.predict.setup import Setup
+from course_lib.predict.tensors import tally
 
 
 def forward_flops(setup: Setup) -> Flops:
@@ -49,16 +50,12 @@ def recomputed_flops(setup: Setup) -> Flops:
 
 
 def block_flops(setup: Setup) -> Flops:
-    """FLOPs of one block's forward pass: four projections, scores and their use, two or three MLP matrices."""
+    """FLOPs of one block's forward pass: its matrices' (`rank_tensors`), those of scores and of their use."""
     config = setup.shape
     if isinstance(config, ExpertModel):
         raise ValueError(f"{config.name} has experts: a token meets few of them: expert_parameters(model).active")
-    if isinstance(config, Architecture) and config.positions == "relative":
-        raise ValueError("relative positions add multiplications of their own; use training_flops(parameters, tokens)")
-    tokens, seq = setup.batch_size * setup.seq, setup.seq
-    kv_features = attention_of(config).kv_features
-    projections = 2 * config.width * (2 * config.width + kv_features)  # q and out; k and v, narrower where grouped
-    scores_and_use = 2 * 2 * seq * config.width  # each token meets seq others, twice
-    matrices = 3 if isinstance(config, Architecture) and config.gated else 2  # gate, up, down
-    mlp = 2 * matrices * config.width * config.mlp_width
-    return Flops(tokens * (projections + scores_and_use + mlp))
+    setup.refuse_uncounted()
+    listed = tally(Setup(config, seq=1), range(1, 2), "parameters")
+    matrices = sum(each.elements for each, _ in listed if each.name.endswith(".weight") and "norm" not in each.name)
+    scores_and_use = 2 * 2 * setup.seq * config.width  # each token meets seq others, twice
+    return Flops(setup.batch_size * setup.seq * (2 * matrices + scores_and_use))

@@ -60,11 +60,10 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
     differ, it is the mean over the ranks, rounded to a byte.
 
     Raises:
-        ValueError: as `rank_tensors`; an encoder with a decoder.
+        ValueError: as `rank_tensors`; relative positions, an encoder with a decoder.
     """
+    setup.refuse_uncounted()
     layers, parameters = stage_layers(setup, stage), tally(setup, stage, "parameters")
-    if isinstance(setup.shape, ExpertModel) and setup.shape.two_streams:
-        raise ValueError(f"{setup.shape.name} is an encoder and a decoder: counted is one stream of tokens")
     calls = [
         *(_sequence if setup.sequence_parallel else _tensor)(setup, layers, parameters),
         *_context(setup, layers, parameters), *_pipe(setup, layers, parameters), *_expert(setup, layers),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture, ExpertModel, GroupedAttention, LatentAttention
+from course_lib.model.zoo import ExpertModel, GroupedAttention, LatentAttention
 from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, INT64
 from course_lib.predict.setup import Setup
 
@@ -33,7 +33,7 @@ def saved_tensors(setup: Setup, some: Iterable[int], layers: range) -> dict[int,
         ValueError: a bare number of parameters, relative positions, an encoder with a decoder; "selective" where no
             scores are kept, or not on a CPU; fused attention with dropout in 16 bits on a CPU.
     """
-    refuse_uncounted(setup)
+    _refuse_uncounted(setup)
     return {layer: list(_of_layer(setup, layer, layers)) for layer in some}
 
 
@@ -55,14 +55,10 @@ def starts_segment(setup: Setup, layer: int, layers: range) -> bool:
     return (layer - max(1, layers.start)) % setup.recompute_every == 0
 
 
-def refuse_uncounted(setup: Setup) -> None:
+def _refuse_uncounted(setup: Setup) -> None:
     """Raise a ValueError for a step whose saved tensors are not counted."""
-    config = setup.shape
-    if isinstance(config, Architecture) and config.positions == "relative":
-        raise ValueError("relative positions keep tensors of their own, which nobody counts here")
-    if isinstance(config, ExpertModel) and config.two_streams:
-        raise ValueError(f"{config.name} is an encoder and a decoder: counted is one stream of tokens")
-    gpt = config if isinstance(config, GPTConfig) else None
+    setup.refuse_uncounted()
+    gpt = setup.shape if isinstance(setup.shape, GPTConfig) else None
     if setup.recompute == "selective":
         if gpt is None or gpt.attention != "explicit" or setup.context > 1:
             raise ValueError("fused or tiled attention, or a ring, keeps no scores: nothing to recompute selectively")

@@ -4,8 +4,9 @@
     lean = plain.with_(precision="mixed", recompute="full")
     predict.peak(plain), predict.peak(lean)
 
-That sizes divide is checked here and nowhere else. A formula refuses a setup for which it does not hold: one for four
-ranks never gets the answer for one.
+That ranks divide model and batch is checked here; `stage_layers` checks equal stages, `pipeline` what schedules and
+chunks divide, the planner what a cluster does. A formula refuses a setup for which it does not hold: one for four ranks
+never gets the answer for one.
 """
 
 from __future__ import annotations
@@ -149,11 +150,8 @@ class Setup:
         _divides("experts", config.experts, expert=self.expert)
         if self.sequence_parallel and config.expert_layers:
             raise ValueError("sequence_parallel with experts: their router reads whole sequences here; choose one")
-        if config.two_streams and (self.pipeline, self.context) != (1, 1):
-            raise ValueError(
-                f"{config.name} is an encoder and a decoder with a stream each: pipeline={self.pipeline} and "
-                f"context={self.context} cut one stream; give 1 for both"
-            )
+        if (self.pipeline, self.context) != (1, 1):
+            self.refuse_uncounted()
 
     def with_(self, **changes: Any) -> Setup:
         """A copy with some values changed: `setup.with_(recompute="full")`."""
@@ -235,6 +233,17 @@ class Setup:
     def copies(self, of_experts: bool) -> int:
         """The ranks with the same parameters, which sum their gradients and among which ZeRO cuts."""
         return self.data * self.context * (1 if of_experts else self.expert)
+
+    def refuse_uncounted(self) -> None:
+        """Raise a ValueError, in a formula of passes, for a shape whose passes nobody counts here."""
+        config = self.shape
+        if isinstance(config, ExpertModel) and config.two_streams:
+            raise ValueError(
+                f"{config.name} is an encoder and a decoder with a stream each: pipeline={self.pipeline}, "
+                f"context={self.context} and all formulas of passes are for one stream"
+            )
+        if isinstance(config, Architecture) and config.positions == "relative":
+            raise ValueError("relative positions keep tensors of their own, send and compute more: not counted here")
 
     def refuse_parallel(self, formula: str, *known: str) -> None:
         """Raise a ValueError, in a formula, unless every parallel size that is not among `known` has its default."""

@@ -184,8 +184,9 @@ REFUSED = [
     (lambda: predict.rank_parameters(Setup(SMALL, 6, pipeline=3)), "4 blocks do not split into pipeline=3"),
     (
         lambda: predict.rank_traffic(Setup(zoo.SWITCH_BASE, 2, expert=2)),
-        "Switch-Base is an encoder and a decoder",
+        "Switch-Base is an encoder and a decoder with a stream each",
     ),
+    (lambda: predict.rank_traffic(Setup(zoo.GOPHER_280B, 8, tensor=2)), "relative positions keep tensors of their own"),
     (lambda: predict.rank_activations(Setup(SMALL, context=2, recompute="selective")), "a ring, keeps no scores"),
     (lambda: predict.bubble(PIPE, "dualpipe"), "schedule='dualpipe': it must be one of 'naive', 'gpipe'"),
     (lambda: predict.bubble(PIPE, "1f1b", 2), 'chunks=2 is for schedule="interleaved"'),

@@ -102,10 +102,9 @@ def work(
     # when most are in flight; from the last one, with the head, each goes back at once.
     first, head = (np.where(v > 1, n, flight.T).T for n in (np.minimum(m, 2 * p), 1))
     held = np.einsum("nsk,nsk,nk->ns", np.stack([first, *2 * [flight / v[:, None]], head], 2), stages, kept)
-    bytes_each = _state_bytes(each, (1, 2, 3))  # from which ZeRO stage on optimizer, gradients and weights are cut
     elements = np.einsum("nsk,nkg->nsg", stages, kinds)  # (n, stage, shared or expert)
     elements[..., 0] -= np.where((p == 1) & config.tied, config.vocab_size * config.width // each.tensor, 0)[:, None]
-    states = np.einsum("nsg,ng->ns", elements, bytes_each)
+    states = np.einsum("nsg,ng->ns", elements, _state_bytes(each))
     h, a, t, c, passes = config.width, attention_of(config), each.tensor, each.context, 3.0 + each.full
     tokens = each.micro_batch * seq / c
     top_k, experts = (config.top_k, config.experts) if isinstance(config, ExpertModel) else (0, 1)
@@ -192,11 +191,10 @@ def _counts(config: Config, each: Layouts, blocks: np.ndarray) -> np.ndarray:
     return np.stack([first, blocks - experts, experts, last], 2).astype(float)
 
 
-def _state_bytes(each: Layouts, cut: tuple[int, int, int]) -> np.ndarray:
+def _state_bytes(each: Layouts) -> np.ndarray:
     """Bytes of states for each element that is shared, and that is an expert's: (n, 2), with Adam and fp32 sums."""
-    groups = _groups(each)
-    widths = zip((12, 4, 2), cut)  # optimizer with its fp32 copy, gradients in fp32, weights in 16 bits
-    return sum(width / np.where(each.zero >= stage, groups.T, 1).T for width, stage in widths)  # type: ignore[return-value]
+    parts = [np.where(each.zero >= stage, _groups(each).T, 1).T for stage in (1, 2, 3)]
+    return 12 / parts[0] + 4 / parts[1] + 2 / parts[2]  # fp32 copy and moments, gradients in fp32, weights in 16 bits
 
 
 def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
@@ -205,8 +203,7 @@ def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
     Without ZeRO, too, context ranks sum once a step with the data ranks, as Megatron-LM does, in whose runs they are;
     `rank_traffic` has the sums of each pass that `ContextParallelGPT` makes.
     """
-    groups = _groups(each)
-    by_stage = [8 + 0 * m, 6 + 0 * m, 4 * m + 2, 8 * m]
+    groups, by_stage = _groups(each), [8 + 0 * m, 6 + 0 * m, 4 * m + 2, 8 * m]
     return np.choose(each.zero, by_stage) * (elements * (groups - 1) / groups).sum(1)
 
 
