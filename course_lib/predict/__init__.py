@@ -4,7 +4,7 @@ from course_lib.predict.allocator import CachingAllocator, OutOfMemory
 from course_lib.predict.chain import Chain, swap_break_even
 from course_lib.predict.experts import expert_parameters, expert_traffic, layer_flops
 from course_lib.predict.failures import daly, mean_time_between_stops, waste, young
-from course_lib.predict.flops import forward_flops, recomputed_flops, step_flops
+from course_lib.predict.flops import recomputed_flops, step_flops
 from course_lib.predict.memory import (
     Convolution,
     activations,

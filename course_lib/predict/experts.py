@@ -35,6 +35,8 @@ class ParameterCount(NamedTuple):
 
 def expert_parameters(model: ExpertModel) -> ParameterCount:
     """Parameters in all, and those that a token meets: of the routed experts `top_k`, of everything else all."""
+    if not isinstance(model, ExpertModel):
+        raise ValueError(f"{getattr(model, 'name', model)} has no experts: a token meets all its `parameters`")
     held = [(times * each.elements, each.axes) for each, times in tally(Setup(model, seq=1), 0, "parameters")]
     total, routed = sum(n for n, _ in held), sum(n for n, axes in held if "expert" in axes)
     return ParameterCount(Count(total), Count(total - routed // model.experts * (model.experts - model.top_k)))

@@ -57,7 +57,7 @@ def test_a_step_of_the_gpt_is_what_predict_says(attention):
     batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
     with torch.no_grad(), measure.flops() as forward:
         model(*batch)
-    assert forward.total == predict.forward_flops(Setup(config, 3, 24))
+    assert forward.total == predict.flops.forward_flops(Setup(config, 3, 24))
     with measure.flops() as step, measure.MatrixProducts() as ours:
         train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), batch)
     # the fused backward computes the scores a second time: one product of the forward pass's two

@@ -333,7 +333,8 @@ def test_a_model_without_a_context_asks_for_the_tokens() -> None:
 
 def test_what_only_some_shapes_have_is_refused_by_name() -> None:
     for call, words in (
-        (lambda: predict.forward_flops(Setup(MIXTRAL_8X7B)), "Mixtral 8x7B has experts.*expert_parameters"),
+        (lambda: predict.flops.forward_flops(Setup(MIXTRAL_8X7B)), "Mixtral 8x7B has experts.*expert_parameters"),
+        (lambda: predict.expert_parameters(zoo.LLAMA3_8B), "^Llama 3 8B has no experts: a token meets all"),  # type: ignore[arg-type]
         (lambda: predict.peak(Setup(MIXTRAL_8X7B)), "needs a GPTConfig; given was: ExpertModel"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -94,8 +94,8 @@ OPERATIONS: Computed = {
         for name in GPT3
         if f"gpt3_{name}_pfdays" in ROWS
     },
-    "gpt2_small_fwd_flops_seq": lambda: predict.forward_flops(ONE_SEQUENCE),
-    "gpt2_small_bwd_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE) - predict.forward_flops(ONE_SEQUENCE),
+    "gpt2_small_fwd_flops_seq": lambda: predict.flops.forward_flops(ONE_SEQUENCE),
+    "gpt2_small_bwd_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE) - predict.flops.forward_flops(ONE_SEQUENCE),
     "gpt2_small_total_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE),
     "gpt2_small_palm_flops_seq": lambda: (
         1024 * papers.palms_token_flops(ONE_SEQUENCE, predict.parameters(NANOGPT) - 1024 * 768)
