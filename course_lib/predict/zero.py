@@ -11,6 +11,7 @@ The bytes and messages of its stages come from the formulas that all setups shar
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,14 +19,14 @@ from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib.predict.memory import model_states
 from course_lib.predict.setup import Setup, positive
-from course_lib.predict.tensors import tally
+from course_lib.predict.tensors import Stage, tally
 
 
-def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
+def unit_buffers(setup: Setup, prefetch: bool = True, stage: Stage = 0) -> MemoryAccount:
     """The most that ZeRO-3 holds of whole weights and gradients on the way, whatever the number of ranks.
 
-    With W the bytes of the largest block, R of all that is in no block (gathered throughout) and P of the largest
-    parameter, in the width of weights or gradients:
+    With W the bytes of a rank's largest block, R of all that is in no block (gathered throughout) and P of the largest
+    parameter, as tensor and expert ranks cut them, in the width of weights or gradients:
 
         parameters    R + 2W: the block at work and the next one, on its way; without `prefetch` R + W
         gradients     R + 3W + P: a block's, those of the one before being sent and received, one not yet joined
@@ -34,16 +35,15 @@ def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
     `model_states` and activations.
 
     Raises:
-        ValueError: another stage than 3, or a model that is split besides.
+        ValueError: another stage than 3; as `rank_tensors`.
     """
-    setup.refuse_parallel("unit_buffers", "data", "context", "zero")
     if setup.zero != 3:
         raise ValueError(f"zero={setup.zero}: units are gathered in stage 3; others hold a few buckets at a time")
-    parameters, last = tally(setup, 0, "parameters"), setup.shape.layers + 1
-    rest = sum(each.elements for each, _ in parameters if each.layer in (0, last))  # embeddings, final norm, head
-    layers = {each.layer for each, _ in parameters} - {0, last}
-    block = max(sum(each.elements for each, _ in parameters if each.layer == layer) for layer in layers)
-    largest = max(each.elements for each, _ in parameters)  # autograd's gradient, before it goes into the block's
+    listed, units = tally(setup, stage, "parameters"), Counter[int]()
+    for each, _ in listed:
+        units[each.layer] += each.elements
+    rest, block = units.pop(0, 0) + units.pop(setup.shape.layers + 1, 0), max(units.values(), default=0)
+    largest = max(each.elements for each, _ in listed)  # autograd's gradient, before it goes into the block's
     weights, gradients = rest + (2 if prefetch else 1) * block, rest + 3 * block + largest
     return MemoryAccount(Bytes(weights * setup.weight_bytes), Bytes(gradients * setup.gradient_bytes))
 

@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from course_kit import measure
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model.gpt import GPT, Attention, Block, GPTConfig
 from course_lib.parallel.context import ContextParallelGPT
@@ -97,6 +99,20 @@ def test_tensor_ranks_of_a_stage(stage: int) -> None:
             setup = setup.with_(sequence_parallel=sequence)
             part = GPTStage(setup.gpt, stage_layers(setup, stage), 0, DTYPES[precision])
             check_step(ParallelStage(part, None, sequence), setup, stage, "tensor")
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_units_of_tensor_ranks(pipeline: int) -> None:
+    """Blocks, and all that is in none, as `HybridParallel` gives them to ZeRO-3."""
+    with fake_ranks(2):
+        for config, stage in product((PLAIN, LLAMA_LIKE), range(pipeline)):
+            setup = Setup(config, 2, precision="mixed", pipeline=pipeline, tensor=2, data=2, zero=3)
+            part = ParallelStage(GPTStage(config, stage_layers(setup, stage), 0, torch.bfloat16))
+            blocks = [sum(p.nbytes for p in block.parameters()) for block in part.blocks.children()]
+            rest = sum(p.nbytes for p in part.parameters()) - sum(blocks)
+            most = rest + 3 * max(blocks) + max(p.nbytes for p in part.parameters())
+            due = MemoryAccount(Bytes(rest + 2 * max(blocks)), Bytes(most))
+            assert predict.unit_buffers(setup, stage=stage) == due
 
 
 @pytest.mark.parametrize("context", [2, 4])

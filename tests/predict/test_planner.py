@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import Setup, model_states, rank_memory, rank_traffic
+from course_lib.predict import Setup, model_states, rank_memory, rank_traffic, unit_buffers
 from course_lib.predict.planner import ACCOUNT, Cluster, Constants, Plans, constants_for, fitted, plan
 from course_lib.predict.planner.cost import memory, seconds
 from course_lib.predict.planner.plan import legal
@@ -57,6 +57,18 @@ def test_memory_of_every_stage_is_the_account(config: GPTConfig | zoo.Architectu
 
 
 MIXTRAL = zoo.MIXTRAL_8X7B
+
+
+@pytest.mark.parametrize("config", [SMALL, TIED_LLAMA, zoo.MIXTRAL_8X7B], ids=["gpt", "tied", "mixtral"])
+@pytest.mark.parametrize("case", [(1, 1, 8), (2, 1, 4), (1, 4, 2), (2, 2, 2)], ids=str)
+def test_zero_3_gathers_units(config: GPTConfig | zoo.Architecture | zoo.ExpertModel, case: tuple[int, ...]) -> None:
+    """The weights of `unit_buffers`: gradients are whole one after the other, while activations go."""
+    t, p, d = case
+    setup = Setup(config, d * p, 64, precision="mixed", tensor=t, pipeline=p, data=d, zero=3)
+    three, one = (layouts((t, p, d, 1, 1, zero, 1, 1, 0, d * p)) for zero in (3, 1))
+    passing = (work(config, 64, three).passing - work(config, 64, one).passing)[0]
+    for number, stage in enumerate((0, min(1, p - 1), p - 1)):
+        assert passing[number] == unit_buffers(setup, stage=stage).parameters
 
 
 @pytest.mark.parametrize("m", [1, 4])

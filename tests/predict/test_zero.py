@@ -214,10 +214,7 @@ REFUSED = [
     (lambda: predict.model_states(PAPER.with_(zero=1, precision="bf16")), 'zero=1 with precision="bf16": .*"mixed"'),
     (lambda: predict.data_traffic(PAPER, buckets=0), "buckets=0: must be positive"),
     (lambda: predict.unit_buffers(Setup(SMALL, 2, data=2, zero=2)), "zero=2: units are gathered in stage 3"),
-    (
-        lambda: predict.unit_buffers(Setup(SMALL, 2, data=2, zero=3, tensor=2)),
-        "unit_buffers does not hold for tensor=2",
-    ),
+    (lambda: predict.unit_buffers(Setup(10**9, data=2, zero=3)), "1,000,000,000 parameters have no layers"),
     (lambda: predict.fewest_ranks(PAPER, 0), "memory=0"),
     (lambda: predict.fewest_ranks(PAPER.with_(zero=1), 10**9), "zero=1: 1,048,576 ranks are not enough"),
     (lambda: predict.peak(Setup(SMALL, 2, data=2, zero=1)), "peak does not hold for data=2, zero=1"),

@@ -69,7 +69,7 @@ class Work(NamedTuple):
     kept: Stages  # bytes that autograd keeps of all micro-batches in flight
     logits: Stages  # elements of the head's result, where the stage has one
     whole: Stages  # elements of the stream, one for each block in flight, that are not cut over tensor ranks
-    passing: Stages  # bytes that come and go: ZeRO-3's gathered blocks, a block that is recomputed, a gathered stream
+    passing: Stages  # bytes that come and go: weights of `unit_buffers`, a block that is recomputed, a gathered stream
 
 
 def work(
@@ -112,9 +112,11 @@ def work(
     products = 2 * passes * tokens * (shared + of_experts * (top_k / experts * each.expert))  # a token meets few
     stream = 2 * tokens * h  # bytes
     summed, back = _summed(config, share)
-    gathered = np.where(each.zero == 3, 2 * 2 * kinds[:, 1:3].sum(2).max(1), 0.0)
+    a_block = kinds[:, None, 1:3].sum(3)  # elements of either kind, for each stage
+    rest, largest = elements.sum(2) - (stages[..., 1:3] * a_block).sum(2), ((stages[..., 1:3] > 0) * a_block).max(2)
+    passing = np.where(each.zero == 3, 2 * (rest + 2 * largest).T, 0.0) + np.where(each.full == 1, one_block, 0.0)
     if sequence_parallel:
-        gathered += 2 * stream * (1 - 1 / t)  # the whole stream for a product, and its gradient
+        passing += 2 * stream * (1 - 1 / t)  # the whole stream for a product, and its gradient
     return Work(
         layouts, blocks.astype(float), np.full(len(p), float(config.layers)), products,
         scores=2 * passes * tokens * seq * (a.kv_features * a.heads // a.kv_heads) / t,
@@ -133,7 +135,7 @@ def work(
         kept=held,
         logits=stages[:, :, 3] * (tokens * config.vocab_size / t)[:, None],
         whole=flight / v[:, None] * stages[:, :, 1:3].sum(2) * (tokens * h * (1 - 1 / t) * (1 - each.full))[:, None],
-        passing=np.repeat((gathered + np.where(each.full == 1, one_block, 0.0))[:, None], 3, 1),
+        passing=passing.T,
     )  # fmt: skip
 
 
