@@ -310,6 +310,7 @@ DEEPSEEK_V3 = ExpertModel(
     router_bias=True,
     context=4096,
 )
+"""A head's queries have 192 features and its values 128: `predict` assumes a kernel that takes both as they are."""
 
 
 def _switch(name: str, blocks: int, width: int, hidden: int, heads: int, experts: int, every: int) -> ExpertModel:

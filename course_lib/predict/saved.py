@@ -6,7 +6,9 @@ between them, context parallelism everything along the sequence; recompute keeps
 
 Of our GPT the list is exact, variant by variant (on one device the tests hold it against autograd, on many against
 `parallel`). Models of the zoo that are no GPT of ours are counted as they are written most simply: a matrix each for
-queries, keys and values, attention by the fused kernel, the norms of `model.gpt`, rows of experts gathered once.
+queries, keys and values, attention by the fused kernel, the norms of `model.gpt`, rows of experts gathered once. The
+kernel takes values of another width than queries (latent attention's) as they are: PyTorch's on a CPU would keep their
+scores, and FlashAttention-2 wants them padded.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ them. Modules are named as `predict.rank_tensors` names parameters.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +40,25 @@ class Grouped(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
+class OneKernel(torch.autograd.Function):
+    """Causal attention that keeps what a fused kernel keeps, and takes values of another width than queries.
+
+    PyTorch's on a CPU does not: it falls back on products, and keeps the scores.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = (q @ k.mT).float() * q.shape[-1] ** -0.5
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+        out, log_sum = (scores.softmax(-1).to(v.dtype) @ v), scores.logsumexp(-1)
+        ctx.save_for_backward(q, k, v, out, log_sum)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros_like(each) for each in ctx.saved_tensors[:3])  # nobody asks for their values
+
+
 class Latent(nn.Module):
     def __init__(self, width: int, a: LatentAttention) -> None:
         super().__init__()
@@ -57,7 +78,11 @@ class Latent(nn.Module):
         k_plain, v = kv.split((a.plain, a.value), -1)
         k_turned = rotate(shared.unsqueeze(1)).expand(-1, a.heads, -1, -1)
         q, k = torch.cat([q_plain, rotate(q_turned)], -1), torch.cat([k_plain, k_turned], -1)
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        if a.value != a.plain + a.turned:
+            mixed: Tensor = OneKernel.apply(q, k, v)
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):

@@ -44,6 +44,8 @@ SHAPES = {
     "not gated": replace(LLAMA, gated=False),
     "Mixtral": MIXTRAL,
     "DeepSeek": DEEPSEEK,
+    "values narrower than queries": replace(DEEPSEEK, attention=LatentAttention(4, 12, 10, plain=6, turned=4, value=6)),
+    "values wider than queries": replace(DEEPSEEK, attention=LatentAttention(4, 12, 10, plain=4, turned=2, value=9)),
     "one expert layer in two": replace(MIXTRAL, expert_layers=1),
 }
 shapes = pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES)
