@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from course_kit.units import FlopsPerSecond, Ratio, Seconds
 from course_lib.predict.setup import positive
 
-OffloadedState = Literal["weights", "gradients", "optimizer", "checkpoints"]
+OffloadedState = Literal["parameters", "gradients", "optimizer", "checkpoints"]
 CROSSING_BYTES = 4
 """Bytes a parameter over the link in a step of ZeRO-Offload: a gradient out, an updated weight back, 16 bits each."""
 UPDATE_BYTES = 32
@@ -25,7 +25,7 @@ weight and both moments (16), and writes the weight and both moments (12)."""
 def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 0, blocks_between: int = 1) -> float:
     """Arithmetic intensity: FLOPs of a step for each byte that must travel in it.
 
-    A step with recompute takes 8 FLOPs for each parameter and token. Weights in 16 bits travel for the forward pass,
+    A step with recompute takes 8 FLOPs for each parameter and token. Parameters in 16 bits travel for the forward pass,
     for recompute and for the backward pass, and their gradient once: 8 bytes. Moments and fp32 weights travel in both
     directions: 2 · 16 bytes. A checkpoint of 2·width bytes a token is written and read, between it and the next lie
     12·width² parameters for each block.
@@ -36,12 +36,12 @@ def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 
         width, blocks_between: for checkpoints; a checkpoint each so many blocks.
     """
     positive(batch_size=batch_size, seq=seq)
-    if state in ("weights", "gradients"):
+    if state in ("parameters", "gradients"):
         return float(batch_size * seq)  # 8 FLOPs a token over 8 bytes
     if state == "optimizer":
         return batch_size * seq / 4  # 8 FLOPs a token over 32 bytes
     if state != "checkpoints":
-        raise ValueError(f"what may lie away is weights, gradients, optimizer or checkpoints; not {state!r}")
+        raise ValueError(f"what may lie away is parameters, gradients, optimizer or checkpoints; not {state!r}")
     positive(width=width, blocks_between=blocks_between)
     return 24.0 * width * blocks_between  # 8 · 12·width² over 4·width
 

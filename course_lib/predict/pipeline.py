@@ -1,6 +1,7 @@
 """Pipelines in closed form: the time that ranks idle, the micro-batches that they hold, and so all that a rank holds.
 
 `pipeline.schedule` writes the same schedules down action by action and plays them; here are the papers' conclusions.
+V-Half and V-Min, which hold less than ZB-V for a longer bubble (Qi et al. 2024), are in neither.
 """
 
 from __future__ import annotations

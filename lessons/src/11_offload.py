@@ -437,7 +437,7 @@ print(f"written at {here.write / 1e6:,.0f} MB/s, read at {here.read / 1e6:,.0f} 
 
 # %%
 roads = {"NVMe drive": 7e9, "PCIe 3": 15.75e9, "NVLink": hardware.V100_32GB.link_bytes_per_s}
-for state in ("weights", "optimizer", "checkpoints"):
+for state in ("parameters", "optimizer", "checkpoints"):
     i = predict.flops_a_byte(state, 2, 1024, width=4096)
     print(f"{state}: i = {i:,.0f};", ", ".join(f"{road} {predict.link_efficiency(i, W, 70e12):.0%}" for road, W in roads.items()))
 

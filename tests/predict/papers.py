@@ -9,6 +9,7 @@ from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model.zoo import ExpertModel
 from course_lib.predict import Setup
+from course_lib.predict.setup import one_of
 
 
 def step_flops(setup: Setup) -> int:
@@ -46,4 +47,6 @@ def expert_flops(model: ExpertModel) -> int:
 def kept_on_device(setup: Setup, away: Collection[str]) -> Bytes:
     """Bytes of model states that stay when those of `away` lie elsewhere (Ren et al. 2021, Table 1)."""
     states = predict.model_states(setup)
+    for state in away:
+        one_of("state", state, CATEGORIES[:3])
     return sum((states[name] for name in CATEGORIES[:3] if name not in away), Bytes(0))

@@ -3,10 +3,12 @@
 import pytest
 
 from course_lib import predict
+from course_lib.predict import Setup
 from course_lib.predict.offload import OffloadedState
+from tests.predict.papers import kept_on_device
 
 
-@pytest.mark.parametrize("state", ["weights", "gradients", "optimizer", "checkpoints"])
+@pytest.mark.parametrize("state", ["parameters", "gradients", "optimizer", "checkpoints"])
 def test_the_bandwidth_for_an_efficiency_gives_it(state: OffloadedState) -> None:
     intensity = predict.flops_a_byte(state, 4, 512, width=64)
     bandwidth = predict.bandwidth_for(0.8, intensity, 1e12)
@@ -18,15 +20,18 @@ def test_intensities_are_flops_over_bytes() -> None:
     batch_size, seq, width = 4, 512, 64
     params, tokens = 12 * width**2, batch_size * seq
     flops = 8 * params * tokens
-    assert predict.flops_a_byte("weights", batch_size, seq) == flops / (3 * 2 * params + 2 * params)
+    assert predict.flops_a_byte("parameters", batch_size, seq) == flops / (3 * 2 * params + 2 * params)
     assert predict.flops_a_byte("optimizer", batch_size, seq) == flops / (2 * 16 * params)
     assert predict.flops_a_byte("checkpoints", batch_size, seq, width) == flops / (2 * 2 * width * tokens)
     assert predict.flops_a_byte("checkpoints", batch_size, seq, width, 3) == 3 * flops / (2 * 2 * width * tokens)
 
 
 def test_senseless_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="'moments'"):
-        predict.flops_a_byte("moments", 1, 1)  # pyright: ignore[reportArgumentType]
+    for unknown in ("moments", "weights"):  # the account's word is parameters
+        with pytest.raises(ValueError, match=f"parameters, gradients, optimizer or checkpoints; not '{unknown}'"):
+            predict.flops_a_byte(unknown, 1, 1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="state='weights'"):
+        kept_on_device(Setup(1e9), {"weights"})
     with pytest.raises(ValueError, match="width"):
         predict.flops_a_byte("checkpoints", 1, 1)
     with pytest.raises(ValueError, match="efficiency"):
