@@ -25,11 +25,11 @@ from course_kit.checks.restrictions import CHANNELS, files_that_ran, out_of_reac
 from course_kit.checks.side_effects import MayChange, Snapshot, named, unchanged
 from course_kit.checks.socket_bytes import carried
 from course_kit.own_time import BUSY, OwnTime
-from course_kit.units import Bytes, Flops, Quantity
+from course_kit.units import Bytes, Quantity
 
 __all__ = [
     "CHANNELS", "CheckFailed", "HeldBytes", "at_least", "at_most", "call", "carried", "close", "crossing", "equal",
-    "files_that_ran", "flops", "held", "on_ranks", "only_messages", "peak", "raises", "that", "traffic", "unchanged",
+    "files_that_ran", "held", "on_ranks", "only_messages", "peak", "raises", "that", "traffic", "unchanged",
     "within", "written_with",
 ]  # fmt: skip
 
@@ -140,13 +140,6 @@ def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) ->
     with measure.memory(inputs=[*args, *kwargs.values()], lines=True) as record:
         call(fn, *args, may_change=may_change, **kwargs)
     return held(record)
-
-
-def flops(fn: Callable, *args: Any, **kwargs: Any) -> Flops:
-    """FLOPs of the matrix products, convolutions and attentions in a call."""
-    with measure.flops() as counted:
-        call(fn, *args, **kwargs)
-    return counted.total
 
 
 # --- judging what came ----------------------------------------------------------------------------------------------

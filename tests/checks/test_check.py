@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from course_kit.accounts import ModelledBytes
 from course_kit.checks import CheckFailed, check
@@ -343,12 +342,8 @@ def test_ranks_and_what_they_send() -> None:
     assert "not written yet" in refused(check.traffic, stub, torch.zeros(1), world_size=2)
 
 
-def test_bytes_held_and_flops() -> None:
-    x = torch.zeros(64, 64)
-    assert check.peak(lambda x: x + 1, x) == 64 * 64 * 4
-    assert check.flops(lambda: x @ x) == 2 * 64**3
-    linear = nn.Linear(64, 64)
-    assert check.flops(lambda: linear(x)) == 2 * 64**3
+def test_bytes_held_at_the_peak() -> None:
+    assert check.peak(lambda x: x + 1, torch.zeros(64, 64)) == 64 * 64 * 4
 
 
 def hoards(x: torch.Tensor) -> list[torch.Tensor]:

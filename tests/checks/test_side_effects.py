@@ -208,7 +208,7 @@ def test_a_call_that_changes_something_fails_and_says_what_and_where_to_look() -
     assert "what total was given" in text and "`plan` had 3 entries, now 0 entries" in text
     assert text.endswith("look at   the contract")
     assert check.call(total, [1, 2, 3], may_change="entries") == 6
-    assert "`plan`" in refused(check.peak, total, [1]) and "`plan`" in refused(check.flops, total, plan=[1])
+    assert "`plan`" in refused(check.peak, total, [1]) and "`plan`" in refused(check.peak, total, plan=[1])
     assert list(named(total, ([1], 2, 3), {"k": 4})) == ["plan", "more", "rest"]
     assert named(total, (), {"k": 4}) == {"k": 4}  # it cannot be called so: nobody knows the names
 
