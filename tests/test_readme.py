@@ -108,7 +108,6 @@ ONE_IDEA = {
     "course_kit/checks/check.py": "what a lab checks: values, and what they cost",
     "course_kit/checks/restrictions.py": "what an answer may not use: formats, tensors, names",
     "course_kit/measure/timeline.py": "who computed, sent and waited when",
-    "course_kit/ranks/_diagnosis/report.py": "what a failure says",
     "course_lib/model/gpt.py": "the model, short enough to read in one sitting",
     "course_lib/model/zoo.py": "a table of published models",
     "course_lib/parallel/data.py": "replicas that stay equal",

@@ -231,7 +231,7 @@ def test_a_grid_that_cannot_be_is_refused_before_there_are_ranks():
 
 def test_a_grid_has_three_axes():
     with pytest.raises(ValueError, match="a grid has the axes pipeline, data, tensor$"):
-        HybridParallel(TIED, Mesh({"tensor": 2, "data": 1, "pipeline": 1}))
+        HybridParallel(TIED, Mesh({"tensor": 2, "data": 1, "pipe": 1}))
 
 
 def every_order(sizes):
