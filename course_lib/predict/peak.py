@@ -86,13 +86,11 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
     first = _one_piece(setup, listed, elements, first_step)
     if setup.micro_batch is None:
         return first
-    rows = setup.rows_per_pass
-    pieces = [(first, rows)]
-    if setup.micro_batches > 1:
-        second = min(rows, setup.rank_rows - rows)  # the others are no larger
-        pieces.append((_one_piece(setup.with_(micro_batch=second), listed, elements, adding=True), second))
-    whole = [_with_the_rest(account, INT64 * (setup.rank_rows - rows) * setup.seq) for account, rows in pieces]
-    return max(whole, key=lambda account: account.total)
+    pieces, left = [_with_the_rest(setup, first)], setup.rank_rows - setup.rows_per_pass
+    if left:
+        second = setup.with_(micro_batch=min(setup.rows_per_pass, left))  # the others are no larger
+        pieces.append(_with_the_rest(second, _one_piece(second, listed, elements, adding=True)))
+    return max(pieces, key=lambda account: account.total)
 
 
 def _one_piece(
@@ -136,10 +134,11 @@ class AddingLedger(Ledger):
         super().free(*names, *added)
 
 
-def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
+def _with_the_rest(setup: Setup, account: PeakAccount) -> PeakAccount:
     """The account with the other pieces' targets, and the sum of the losses; the optimizer finds no loss beside it."""
-    loss = 0 if account.phase == "optimizer step" else FLOAT
-    return replace(account, temporaries=account.temporaries + waiting + loss)
+    targets = INT64 * (setup.rank_rows - setup.rows_per_pass) * setup.seq
+    others = targets + (0 if account.phase == "optimizer step" else FLOAT)
+    return replace(account, temporaries=account.temporaries + others)
 
 
 @dataclass(frozen=True)

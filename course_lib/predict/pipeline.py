@@ -77,7 +77,7 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
         raise ValueError(f"stage={stage}: with pipeline={p} there are stages 0 to {p - 1}; `layers` say what is on one")
     most = {"naive": 1, "gpipe": m, "1f1b": p - stage, "zero-bubble": p}
     most |= {"interleaved": 2 * (p - 1 - stage) + (chunks - 1) * p + 1, "zb-h2": 2 * p - 1, "zb-v": 2 * p}
-    return Count(min(m * _stages(schedule, chunks), most[schedule]))  # no more than there are
+    return Count(min(m * (2 if schedule == "zb-v" else chunks), most[schedule]))  # no more than there are
 
 
 def rank_memory(
@@ -95,7 +95,7 @@ def rank_memory(
         ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`; chunks that do not divide a rank's blocks.
     """
     most, p, m = in_flight(setup, stage, schedule, chunks), setup.pipeline, int(setup.micro_batches)
-    each, part = _stages(schedule, chunks), stage if layers is None else layers
+    each, part = 2 if schedule == "zb-v" else chunks, stage if layers is None else layers
     if each == 1:
         return model_states(setup, part) + MemoryAccount(activations=Bytes(most * rank_activations(setup, part)))
     if layers is not None:
@@ -120,8 +120,3 @@ def _check(setup: Setup, schedule: str, chunks: int) -> None:
         raise ValueError(
             f"{m} micro-batches are fewer than pipeline={p} stages: a zero-bubble schedule's is for m >= p"
         )
-
-
-def _stages(schedule: str, chunks: int) -> int:
-    """The stages of one rank."""
-    return 2 if schedule == "zb-v" else chunks

@@ -35,30 +35,6 @@ def saved_tensors(setup: Setup, some: Iterable[int], layers: range) -> dict[int,
         ValueError: a bare number of parameters, relative positions, an encoder with a decoder; "selective" where no
             scores are kept, or not on a CPU; fused attention with dropout in 16 bits on a CPU.
     """
-    _refuse_uncounted(setup)
-    return {layer: list(_of_layer(setup, layer, layers)) for layer in some}
-
-
-def _of_layer(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
-    if layer == 0:
-        yield from _embedded(setup)
-    elif layer == setup.shape.layers + 1:
-        yield from _predicted(setup)
-    elif setup.recompute == "full":
-        if starts_segment(setup, layer, layers):
-            yield _stream(setup, f"blocks.{layer - 1}.x")
-    else:
-        for name, elements, element_bytes in _block(setup, layer):
-            yield f"blocks.{layer - 1}.{name}", elements, element_bytes
-
-
-def starts_segment(setup: Setup, layer: int, layers: range) -> bool:
-    """Whether this block's input is the one that a recomputed segment keeps."""
-    return (layer - max(1, layers.start)) % setup.recompute_every == 0
-
-
-def _refuse_uncounted(setup: Setup) -> None:
-    """Raise a ValueError for a step whose saved tensors are not counted."""
     setup.refuse_uncounted()
     gpt = setup.shape if isinstance(setup.shape, GPTConfig) else None
     if setup.recompute == "selective":
@@ -72,6 +48,24 @@ def _refuse_uncounted(setup: Setup) -> None:
             f'attention="fused" with dropout={gpt.dropout} computes in fp32 inside whatever '
             f'precision={setup.precision!r} says, and is not followed: take attention="explicit" or dropout=0'
         )
+    return {layer: list(_of_layer(setup, layer, layers)) for layer in some}
+
+
+def _of_layer(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
+    if layer == 0:
+        yield from _embedded(setup)
+    elif layer == setup.shape.layers + 1:
+        yield from _predicted(setup)
+    elif setup.recompute == "full":
+        if starts_segment(setup, layer, layers):
+            yield _stream(setup, f"blocks.{layer - 1}.x")
+    else:
+        yield from ((f"blocks.{layer - 1}.{name}", *size) for name, *size in _block(setup, layer))
+
+
+def starts_segment(setup: Setup, layer: int, layers: range) -> bool:
+    """Whether this block's input is the one that a recomputed segment keeps."""
+    return (layer - max(1, layers.start)) % setup.recompute_every == 0
 
 
 def _stream(setup: Setup, name: str) -> Saved:

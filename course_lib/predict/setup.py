@@ -238,10 +238,8 @@ class Setup:
         """Raise a ValueError, in a formula of passes, for a shape whose passes nobody counts here."""
         config = self.shape
         if isinstance(config, ExpertModel) and config.two_streams:
-            raise ValueError(
-                f"{config.name} is an encoder and a decoder with a stream each: pipeline={self.pipeline}, "
-                f"context={self.context} and all formulas of passes are for one stream"
-            )
+            one = f"pipeline={self.pipeline}, context={self.context} and all formulas of passes are for one"
+            raise ValueError(f"{config.name} is an encoder and a decoder with a stream each: {one}")
         if isinstance(config, Architecture) and config.positions == "relative":
             raise ValueError("relative positions keep tensors of their own, send and compute more: not counted here")
 

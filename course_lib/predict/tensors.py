@@ -60,14 +60,21 @@ def rank_tensors(setup: Setup, stage: Stage = 0, *roles: str) -> list[RankTensor
     Raises:
         ValueError: no such stage or role; activations that are not counted (`saved_tensors`).
     """
-    layers = stage_layers(setup, stage)
-    return [each for each, _ in _listed(setup, [(layer, 1) for layer in layers], layers, roles)]
+    return [each for each, _ in tally(setup, stage, *roles, fold=False)]
 
 
-def tally(setup: Setup, stage: Stage = 0, *roles: str) -> list[tuple[RankTensor, int]]:
+def tally(setup: Setup, stage: Stage = 0, *roles: str, fold: bool = True) -> list[tuple[RankTensor, int]]:
     """The list of `rank_tensors`, with layers that are alike told once: (tensor of the first of them, how many)."""
-    layers = stage_layers(setup, stage)
-    return _listed(setup, _alike(setup, layers), layers, roles)
+    if unknown := set(roles) - set(ROLES):
+        raise ValueError(f"a tensor's role is one of {', '.join(ROLES)}; not {', '.join(map(repr, unknown))}")
+    layers, wanted = stage_layers(setup, stage), roles or ROLES
+    told = _alike(setup, layers) if fold else [(layer, 1) for layer in layers]
+    kept = saved_tensors(setup, [layer for layer, _ in told], layers) if "activations" in wanted else {}
+    found: list[tuple[RankTensor, int]] = []
+    for layer, times in told:
+        found += [(each, times) for each in _states(setup, layer, layers, wanted)]
+        found += [(RankTensor(name, "activations", layer, *size), times) for name, *size in kept.get(layer, ())]
+    return found
 
 
 def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
@@ -86,21 +93,6 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
         alike |= {layer: list(blocks[layer - blocks.start :: places]) for layer in blocks[:places]}
     ends = [[layer] for layer in (0, last) if layer in layers]
     return [(numbers[0], len(numbers)) for numbers in (*alike.values(), *ends)]
-
-
-def _listed(
-    setup: Setup, told: list[tuple[int, int]], layers: range, roles: tuple[str, ...]
-) -> list[tuple[RankTensor, int]]:
-    """The tensors of some of a rank's layers, layer by layer and role by role, each as often as it is told."""
-    if unknown := set(roles) - set(ROLES):
-        raise ValueError(f"a tensor's role is one of {', '.join(ROLES)}; not {', '.join(map(repr, unknown))}")
-    wanted = roles or ROLES
-    kept = saved_tensors(setup, [layer for layer, _ in told], layers) if "activations" in wanted else {}
-    found: list[tuple[RankTensor, int]] = []
-    for layer, times in told:
-        found += [(each, times) for each in _states(setup, layer, layers, wanted)]
-        found += [(RankTensor(name, "activations", layer, *size), times) for name, *size in kept.get(layer, ())]
-    return found
 
 
 def _states(setup: Setup, layer: int, layers: range, wanted: tuple[str, ...]) -> Iterator[RankTensor]:
