@@ -60,7 +60,7 @@ def _of_layer(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
         if starts_segment(setup, layer, layers):
             yield _stream(setup, f"blocks.{layer - 1}.x")
     else:
-        yield from ((f"blocks.{layer - 1}.{name}", *size) for name, *size in _block(setup, layer))
+        yield from ((f"blocks.{layer - 1}.{name}", n, each) for name, n, each in _block(setup, layer))
 
 
 def starts_segment(setup: Setup, layer: int, layers: range) -> bool:

@@ -73,7 +73,7 @@ def tally(setup: Setup, stage: Stage = 0, *roles: str, fold: bool = True) -> lis
     found: list[tuple[RankTensor, int]] = []
     for layer, times in told:
         found += [(each, times) for each in _states(setup, layer, layers, wanted)]
-        found += [(RankTensor(name, "activations", layer, *size), times) for name, *size in kept.get(layer, ())]
+        found += [(RankTensor(name, "activations", layer, n, each), times) for name, n, each in kept.get(layer, ())]
     return found
 
 

@@ -16,6 +16,7 @@ from course_kit.units import Flops
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict import Setup
+from course_lib.predict.flops import forward_flops
 from course_lib.train.step import train_step
 
 
@@ -57,7 +58,7 @@ def test_a_step_of_the_gpt_is_what_predict_says(attention):
     batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
     with torch.no_grad(), measure.flops() as forward:
         model(*batch)
-    assert forward.total == predict.flops.forward_flops(Setup(config, 3, 24))
+    assert forward.total == forward_flops(Setup(config, 3, 24))
     with measure.flops() as step, measure.MatrixProducts() as ours:
         train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), batch)
     # the fused backward computes the scores a second time: one product of the forward pass's two

@@ -12,6 +12,7 @@ from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict import Setup
+from course_lib.predict.flops import forward_flops
 from course_lib.predict.setup import Recompute
 from course_lib.train.step import train_step
 from tests.predict import papers
@@ -35,7 +36,7 @@ def test_exact_against_pytorchs_counter(config: GPTConfig) -> None:
     model = GPT(config)
     with FlopCounterMode(display=False) as forward:
         model(*batch())
-    assert predict.flops.forward_flops(Setup(config, 5, 12)) == forward.get_total_flops()
+    assert forward_flops(Setup(config, 5, 12)) == forward.get_total_flops()
     optimizer = torch.optim.AdamW(model.parameters())
     with FlopCounterMode(display=False) as step:
         train_step(model, optimizer, batch())
@@ -85,7 +86,7 @@ def test_grouped_queries_and_gates_by_hand() -> None:
     """Llama 3 8B, one token's worth of one layer: q and o are d², k and v are d²/4, three matrices in the MLP."""
     d, ffn, seq = 4096, 14336, 100
     block = 2 * (2 * d * d + 2 * d * d // 4 + 3 * d * ffn) + 4 * seq * d
-    assert predict.flops.forward_flops(Setup(zoo.LLAMA3_8B, 1, seq)) == seq * (32 * block + 2 * d * 128_256)
+    assert forward_flops(Setup(zoo.LLAMA3_8B, 1, seq)) == seq * (32 * block + 2 * d * 128_256)
 
 
 def test_palms_form_counts_what_ours_counts() -> None:

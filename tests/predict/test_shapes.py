@@ -20,6 +20,7 @@ from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.model.zoo import DEEPSEEK_V3, MIXTRAL_8X7B, Architecture, ExpertModel, GroupedAttention, LatentAttention
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
+from course_lib.predict.flops import forward_flops
 from course_lib.predict.tensors import tally
 from course_lib.train.recompute import RecomputedLayers
 from tests.parallel.tensor_checks import saved_by
@@ -335,7 +336,7 @@ def test_a_model_without_a_context_asks_for_the_tokens() -> None:
 
 def test_what_only_some_shapes_have_is_refused_by_name() -> None:
     for call, words in (
-        (lambda: predict.flops.forward_flops(Setup(MIXTRAL_8X7B)), "Mixtral 8x7B has experts.*expert_parameters"),
+        (lambda: forward_flops(Setup(MIXTRAL_8X7B)), "Mixtral 8x7B has experts.*expert_parameters"),
         (lambda: predict.expert_parameters(zoo.LLAMA3_8B), "^Llama 3 8B has no experts: a token meets all"),  # type: ignore[arg-type]
         (lambda: predict.peak(Setup(MIXTRAL_8X7B)), "needs a GPTConfig; given was: ExpertModel"),
     ):

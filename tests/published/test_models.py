@@ -13,6 +13,7 @@ from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
+from course_lib.predict.flops import forward_flops
 from course_lib.predict.setup import Recompute
 from tests.predict import papers
 
@@ -94,8 +95,8 @@ OPERATIONS: Computed = {
         for name in GPT3
         if f"gpt3_{name}_pfdays" in ROWS
     },
-    "gpt2_small_fwd_flops_seq": lambda: predict.flops.forward_flops(ONE_SEQUENCE),
-    "gpt2_small_bwd_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE) - predict.flops.forward_flops(ONE_SEQUENCE),
+    "gpt2_small_fwd_flops_seq": lambda: forward_flops(ONE_SEQUENCE),
+    "gpt2_small_bwd_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE) - forward_flops(ONE_SEQUENCE),
     "gpt2_small_total_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE),
     "gpt2_small_palm_flops_seq": lambda: (
         1024 * papers.palms_token_flops(ONE_SEQUENCE, predict.parameters(NANOGPT) - 1024 * 768)
