@@ -42,10 +42,10 @@ def test_no_rung_is_no_ladder():
 def test_cuts_stand_against_a_gpu():
     gib = 2**30
     peaks = {size: MemoryAccount(Bytes(gib), Bytes(gib), Bytes(0), Bytes(size * gib)) for size in (1, 2, 64)}
-    axes = peaks_by_micro_batch(peaks, "a card", Bytes(8 * gib), caption="c", alt="a").figure.axes[0]
+    figure = peaks_by_micro_batch(peaks, "a card", Bytes(8 * gib), caption="c", alt="a").figure
+    axes = figure.axes[0]
     assert list(axes.lines[0].get_ydata()) == [8, 8]  # type: ignore[arg-type]
     assert axes.get_ylim() == (0, 16)
     assert [text.get_text() for text in axes.texts] == ["a card:\n8.0 GiB"]
-    figure = axes.figure
     figure.draw_without_rendering()  # only then have ticks their words
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1\n3.0", "2\n4.0", "64\n66.0"]
