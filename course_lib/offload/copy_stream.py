@@ -62,15 +62,14 @@ class CopyStream:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
 
     def send(self, source: Tensor, into: Tensor, add: bool = False) -> Future[None]:
-        """Start a copy, and do not wait for it. The bytes of `source` travel; `into` rounds to its own dtype.
+        """Start a copy, and return its future; `result()` waits, and raises the copy's error.
+
+        The bytes of `source` travel; `into` rounds to its own dtype.
 
         Args:
             source: a tensor that must not change until the copy is done.
             into: a tensor of the same shape in the other memory; one of both is main memory.
             add: add to the values in `into` instead of replacing them.
-
-        Returns:
-            A future that is done when the copy is; `result()` waits, and raises the copy's error.
         """
         gpu = next((tensor.device for tensor in (source, into) if tensor.is_cuda), None)
         ready = None if gpu is None else torch.cuda.current_stream(gpu).record_event()

@@ -105,15 +105,14 @@ class HybridParallel(nn.Module):
         return ZeroOptimizer(self.parameters(), optimizer_cls, self.zero, group, bucket_bytes, **arguments)
 
     def train_step(self, optimizer: AnyOptimizer, batch: Batch, max_norm: float | None = None) -> Float[Tensor, ""]:
-        """Forward, backward, step, as `train.step.train_step` does it on one device. All ranks must call.
+        """Forward, backward, step, as `train_step` on one device; the mean loss before the step, detached, on every rank.
+
+        All ranks must call.
 
         Args:
             optimizer: the one that `optimizer` has made.
             batch: inputs and targets of all replicas together, the same on every rank.
             max_norm: clip the gradient to this norm before the step; None does not clip.
-
-        Returns:
-            The mean loss over all tokens before the step, detached, on every rank.
 
         Raises:
             ValueError: the batch does not divide into equal micro-batches for every replica, or one has no target.

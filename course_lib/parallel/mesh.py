@@ -81,10 +81,9 @@ class Mesh:
         return next(group for group in self.groups(*names) if rank in group)
 
     def panels(self) -> list[tuple[dict[str, int], list[list[int]]]]:
-        """Flat pictures of the grid: the last axis runs to the right, the one before down, each other place is a panel.
+        """Flat pictures of the grid, each with its position along the slower axes, and its ranks, row by row.
 
-        Returns:
-            For each panel: the position along the slower axes, and the ranks, row by row.
+        The last axis runs to the right, the one before down.
         """
         *slow, rows, columns = ("", *self.axes) if len(self.axes) == 1 else self.axes  # a single axis is one row
         panels = np.arange(self.size).reshape(-1, self.axes.get(rows, 1), self.axes[columns]).tolist()

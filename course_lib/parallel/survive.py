@@ -96,7 +96,7 @@ def survive(
     every: int = 10, pause_s: float = 0.0, ranks_per_node: int = 2, pipeline: int = 1, tensor: int = 1,
     timeout_s: float = 300,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Train on two nodes, both on this machine, and kill the first one, agent and ranks, with SIGKILL.
+    """Train on two nodes, both on this machine, and SIGKILL the first one, agent and ranks; return the log of `notes`.
 
     Args:
         folder: an empty folder for log and checkpoints.
@@ -104,11 +104,7 @@ def survive(
         back_at: the step after which the node comes back; None for never. A start takes seconds: give `pause_s`.
         kill_rank_at: the later step after which a single rank is killed, while its agent lives; None for never.
         steps, every, pause_s, pipeline, tensor: as for `train`.
-        ranks_per_node: ranks on each node.
         timeout_s: seconds that the whole run may take.
-
-    Returns:
-        The log, as `notes` reads it.
 
     Raises:
         ValueError: the folder has a run.

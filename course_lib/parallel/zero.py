@@ -399,19 +399,16 @@ def gather_parts(buckets: Iterable[FlatShard], value_of: Callable[[LocalShard], 
 def ask_everyone(
     used: Tensor, means: Iterable[Tensor], groups: Iterable[Group], device: torch.device
 ) -> tuple[list[int], bool]:
-    """Agree, before a step, on which parameters were used, and on an overflow. All ranks must call.
+    """The number of ranks that used each parameter, and whether any rank's part of the mean has inf or nan.
 
-    A loss scaler looks at its own rank's gradients only, and all scalers must decide alike. Each rank sends
-    an all-reduce of 4 bytes for each parameter, and 4.
+    All ranks must call, before a step. A loss scaler looks at its own rank's gradients only, and all scalers must
+    decide alike. Each rank sends an all-reduce of 4 bytes for each parameter, and 4.
 
     Args:
         used: for each parameter, whether this rank has used it; int32.
         means: this rank's parts of the mean gradient.
         groups: the groups that take part, one axis after the other.
         device: the device on which the groups talk.
-
-    Returns:
-        The number of ranks that used each parameter; and whether there is inf or nan in a part of any rank.
     """
     overflow = not all(bool(mean.isfinite().all()) for mean in means)
     counts = torch.cat([used, torch.tensor([overflow], dtype=used.dtype)]).to(device)
