@@ -105,9 +105,9 @@ class HybridParallel(nn.Module):
         return ZeroOptimizer(self.parameters(), optimizer_cls, self.zero, group, bucket_bytes, **arguments)
 
     def train_step(self, optimizer: AnyOptimizer, batch: Batch, max_norm: float | None = None) -> Float[Tensor, ""]:
-        """Forward, backward, step, as `train_step` on one device; the mean loss before the step, detached, on every rank.
+        """Forward, backward, step, as `train_step` on one device; the mean loss before the step, on every rank.
 
-        All ranks must call.
+        The loss is over all tokens, and detached. All ranks must call.
 
         Args:
             optimizer: the one that `optimizer` has made.
