@@ -1,1 +1,1 @@
-"""The kit: what lessons use and nobody must read. Real ranks from a cell, meters, the checks of labs, and cells."""
+"""The kit, which lessons use: a reader may skip it. Real ranks from a cell, meters, the checks of labs, and cells."""

@@ -17,7 +17,7 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporarie
 
 @dataclass(frozen=True)
 class MemoryAccount(Mapping[str, Bytes]):
-    """Bytes held at one moment, by category. Reads like a dict; `account["gradients"]` is `account.gradients`."""
+    """Bytes held at one moment, by category, which read like a dict; `account["gradients"]` is `account.gradients`."""
 
     parameters: Bytes = Bytes(0)  #: the weights, as the forward pass uses them
     gradients: Bytes = Bytes(0)  #: the `.grad` of parameters
@@ -50,7 +50,7 @@ class MemoryAccount(Mapping[str, Bytes]):
 
 
 class ModelledBytes(Bytes):
-    """Bytes of a call by a formula: nobody counted them, and a table in which they stand says so."""
+    """Bytes of a call from a formula, not from a count; a table that holds them says so."""
 
     def __radd__(self, other: object) -> ModelledBytes:  # Bytes + ModelledBytes is no count either
         return self + other
@@ -64,13 +64,13 @@ class TrafficAccount:
         observed_bytes: bytes that the operating system counted leaving this rank's sockets (payload and the backend's
             own headers), or None where it does not count.
         modelled_bytes: operation → payload bytes. For send and isend they are the tensor's size, exactly. For a
-            library collective they are `ModelledBytes`: a formula's, such as 2(p-1)/p of the tensor for an all-reduce.
-        messages: operation → number of messages (for a library collective: of calls).
-        bytes_to: destination → payload bytes of send and isend. Library collectives do not say whom they send to, so
+            library collective they are `ModelledBytes`, from a formula, such as 2(p-1)/p of an all-reduced tensor.
+        messages: operation → number of messages (for a library collective, of calls).
+        bytes_to: destination → payload bytes of send and isend. Library collectives do not tell their destinations, so
             they are missing here; algorithms that are built from messages are here whole.
         messages_to: destination → number of sends, as in `bytes_to`.
         observed_by_connection: both ends of a connection, this rank's first → bytes that the operating system counted
-            on it, 0 included. With the accounts of all ranks it tells who sent how much to whom, whatever sent it.
+            on the connection, 0 included. The accounts of all ranks together tell all bytes from each rank to each.
     """
 
     observed_bytes: Bytes | None = None

@@ -1,6 +1,6 @@
 """Cells of a notebook, as Python sees them: files that are on no disk, whose text tracebacks must find all the same.
 
-This module alone knows which files are cells, what a message calls them, and how IPython learns a magic.
+This module alone knows which files are cells, the words for them in a message, and how IPython learns a magic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"^<ipython-input-(\d+)")
 def is_cell(filename: str) -> bool:
     """Whether a file is a cell of a notebook, or another text that was compiled and is on no disk."""
     entry = linecache.cache.get(filename, ())
-    return bool(_CELL.search(filename)) or (len(entry) == 4 and entry[1] is None)  # no time at which it was changed
+    return bool(_CELL.search(filename)) or (len(entry) == 4 and entry[1] is None)  # a text without a time of change
 
 
 def cell_label(filename: str) -> str:
@@ -51,5 +51,5 @@ def add_magic(name: str, kind: Literal["line", "cell"], run: Callable[..., Any],
 
 def running_shell() -> Any:
     """IPython's shell if this process runs in one, else None."""
-    ipython = sys.modules.get("IPython")  # who runs in it has imported it
+    ipython = sys.modules.get("IPython")  # a process that runs in IPython has imported the module
     return ipython.get_ipython() if ipython is not None else None

@@ -1,11 +1,11 @@
 """Every communication of torch.distributed: the course's one name for it, and the argument that a rank contributes.
 
-One all-reduce has many names. A reader writes `dist.all_reduce`; what PyTorch's dispatcher sees is `c10d::allreduce_`,
-or `_c10d_functional::all_reduce` where DTensor or a compiled graph asks for it. `measure.traffic` counts by this table,
-`measure.timeline` draws by it, and the diagnosis of a deadlock describes calls by it, so all three speak of the same.
+One all-reduce has many names. A reader writes `dist.all_reduce`; PyTorch's dispatcher sees `c10d::allreduce_`, or
+`_c10d_functional::all_reduce` where DTensor or a compiled graph asks for the sum. `measure.traffic` counts by this
+table, `measure.timeline` draws by it, and the diagnosis of a deadlock names calls by it, so all three use one name.
 
-Watchers of Python's waits share one cover of `Work.wait`: of two covers that each put back what they found, one stays
-for ever when the first to come leaves first.
+Watchers of Python's waits share one cover of `Work.wait`: of two covers that each put back the function they found, one
+stays for ever when the first to come leaves first.
 """
 
 from __future__ import annotations
@@ -91,25 +91,25 @@ _TABLE: dict[str, dict[str, str]] = {
     "new_group": {"dist.new_group": ""},
     "wait": {"_c10d_functional::wait_tensor": "tensor"},
 }
-"""The course's name → what it is called elsewhere → the argument that holds what a rank contributes ("": no tensor)."""
+"""The course's name → its names elsewhere → the argument that holds the rank's tensors ("": no tensor)."""
 
 
 class Communication(NamedTuple):
     """One line of the table."""
 
     name: str  #: the course's name, as `torch.distributed` has it ("all_reduce", "send", …)
-    holds: str  #: the argument with what this rank contributes, or for a scatter gets; "" for none
+    holds: str  #: the argument with the tensors that this rank gives, or gets in a recv or scatter; "" for none
 
     @property
     def kind(self) -> Kind:
-        """Sent to one rank, received from one, waited for, or done by all ranks of a group."""
+        """A send to one rank, a recv from one, a wait, or a call of all ranks of a group."""
         return self.name if self.name in ("send", "recv", "wait") else "collective"  # type: ignore[return-value]
 
 
 COMMUNICATIONS = {
     called: Communication(name, holds) for name, elsewhere in _TABLE.items() for called, holds in elsewhere.items()
 }
-"""What it is called ("dist.all_reduce", "c10d::allreduce_", …) → its line of the table."""
+"""Any name of a communication ("dist.all_reduce", "c10d::allreduce_", …) → its line of the table."""
 
 
 Around = Callable[[dist.Work], AbstractContextManager[None]]
@@ -124,10 +124,10 @@ def watch_waits(around: Around) -> None:
 
 
 def unwatch_waits(around: Around) -> None:
-    """End that; when the last watcher leaves, torch.distributed is as it came.
+    """Take `around` off `work.wait()`; when the last watcher leaves, torch.distributed is as it came.
 
     Raises:
-        ValueError: this one does not watch.
+        ValueError: `around` does not watch.
     """
     _watchers.remove(around)
     if not _watchers:

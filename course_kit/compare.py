@@ -20,7 +20,7 @@ Value = Number | MemoryAccount | Mapping[str, Number]
 
 
 class Guess(Protocol):
-    """A reader's guess, as `course_kit.notebook.ask` returns one: a number with a unit, or None where nobody typed."""
+    """A reader's guess, as `course_kit.notebook.ask` returns one: a number with a unit, or None for an empty box."""
 
     @property
     def value(self) -> float | None: ...
@@ -49,8 +49,8 @@ class Row:
     predicted: Quantity  #: the formula's value
     measured: Quantity  #: the observed value
     tolerance: float | None  #: the largest accepted deviation, relative to `predicted`; None where nothing is checked
-    guess: Quantity | None = None  #: the reader's, in the same type; None where the box was left empty, or nobody asked
-    modelled: bool = False  #: whether nobody measured, since the bytes of a library's calls come from a formula
+    guess: Quantity | None = None  #: the reader's guess, in the same type; None for an empty box, or without a question
+    modelled: bool = False  #: whether `measured` comes from a formula, as the bytes of a library's collectives do
 
     @property
     def ratio(self) -> float:
@@ -94,7 +94,7 @@ class Comparison(Tabular):
 
     def __init__(self, rows: list[Row], unit: str | None, columns: tuple[str, str], *, asked: bool) -> None:
         self.rows, self.unit, self.columns = rows, unit, columns
-        self.asked = asked  #: whether the reader was asked for any row, so that the guess column is worth its width
+        self.asked = asked  #: whether a guess was asked for in any row; else the table has no column for guesses
 
     @property
     def ok(self) -> bool:
@@ -223,7 +223,7 @@ def _digits(value: Quantity, unit: str) -> str:
 
 
 def _printed(value: Quantity, spec: str) -> str:
-    """The value as `spec` has it; a power of two that is far from 1 as such ("2^-17")."""
+    """The value in the format `spec`; a power of two that is far from 1 as a power ("2^-17")."""
     share, exponent = math.frexp(value)
     is_power = share == 0.5 and isinstance(value, Ratio) and abs(exponent - 1) >= 10
     return f"2^{exponent - 1}" if is_power else format(value, spec)

@@ -2,8 +2,8 @@
 
 Fifty seconds of wall time are enough for a right answer on a quiet machine, and too few on one with forty jobs. Fifty
 seconds on this clock are the same on both. Computing counts, and so does waiting for a message or sleeping; being ready
-to run while others have the cores does not. (Linux tells that for each thread, in /proc/PID/task/TID/schedstat; where
-nobody tells, every second counts.)
+to run while others have the cores does not. (Linux tells the ready time of each thread, in
+/proc/PID/task/TID/schedstat; on other systems every second counts.)
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import time
 from collections.abc import Callable, Iterable
 
 MOST = 9
-"""A limit is stretched to at most this many times itself, and itself on top."""
+"""A limit is stretched by at most this many times itself."""
 BUSY = "other programs had the cores for most of the time: run it again on a quieter machine"
-"""What is said of a limit that was reached and proves nothing."""
+"""The words for a limit that was reached and proves nothing."""
 
 
 def stretched(limit_s: float, lost_s: float) -> float:
-    """Wall seconds that a limit comes to, when so many of them were lost to others."""
+    """Wall seconds that a limit comes to, when `lost_s` of them were lost to other programs."""
     return limit_s + min(lost_s, MOST * limit_s)
 
 
 def cannot_say(limit_s: float, lost_s: float) -> bool:
-    """Whether so much was lost to others that a limit which is reached proves nothing."""
+    """Whether other programs took so many seconds that a limit which is reached proves nothing."""
     return lost_s >= MOST * limit_s
 
 
 class OwnTime:
-    """Seconds that processes have had since this object was made. Look twice a second or more.
+    """Seconds that processes have had since this object was made. Call `look` twice a second or more.
 
     While b of an interval passes with some thread ready, and the threads get c core-seconds where they would have had d
     on a machine of their own (the cores', or as many as they asked for), 1 - c/d of b is lost to others. The first look
-    after a tenth of a second is what later ones are compared with: what is over by then costs nothing.
+    after a tenth of a second is the one that later looks are compared with: no time before that look counts as lost.
 
     Args:
         pids: the processes, asked at each look; they may come and go.
@@ -46,7 +46,7 @@ class OwnTime:
         self._seen: dict[str, tuple[float, float]] | None = None
 
     def look(self) -> None:
-        """Take note of what was lost since the last look; does nothing within a tenth of a second of that."""
+        """Take note of the seconds lost since the last look; do nothing within a tenth of a second of that look."""
         if (now := time.monotonic()) < self._looked + 0.1:
             return
         interval_s, self._looked = now - self._looked, now
@@ -77,6 +77,6 @@ class OwnTime:
                     with open(f"/proc/{pid}/task/{task}/schedstat", "rb") as file:
                         ran, waited, _ = file.read().split()
                     found[task] = (int(ran) / 1e9, int(waited) / 1e9)
-            except (OSError, ValueError):  # it ended, or this system does not tell
+            except (OSError, ValueError):  # the process ended, or this system does not tell
                 continue
         return found

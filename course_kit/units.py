@@ -20,7 +20,7 @@ _SPEC = re.compile(r"^(?:\.(?P<digits>\d+))?(?P<unit>[A-Za-zµ][A-Za-zµ/\-]*)?$
 
 
 class Quantity:
-    """What `Bytes`, `Flops`, `Seconds` and their kin share: unit-aware printing, and sums that keep their unit.
+    """The base of `Bytes`, `Flops`, `Seconds` and their kin: unit-aware printing, and sums that keep their unit.
 
     `format(q, ".1GiB")` prints one digit in GiB; `format(q, "GiB")` prints two. Without a unit, the largest one of
     the default family that leaves a number of at least 1 is taken. Any other format spec goes to the number itself
@@ -46,7 +46,7 @@ class Quantity:
         return float(self) / self.units[unit]  # type: ignore[arg-type]
 
     def best_unit(self) -> str:
-        """The largest default unit in which this quantity is at least 1 (the smallest one for zero)."""
+        """The largest default unit in which this quantity is at least 1, or else the smallest one."""
         family = self.auto_units or tuple(self.units)
         return next((unit for unit in reversed(family) if abs(self.to(unit)) >= 1), family[0])
 

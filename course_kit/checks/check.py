@@ -1,8 +1,8 @@
 """The checks of a lab: values against an oracle, and *resources*: bytes held, bytes and messages sent, FLOPs.
 
-A technique is graded on what it is for. A "sharded" optimizer that shards nothing gives the right weights; only its
-bytes tell. Each function here prints a line when its check holds and raises `CheckFailed` otherwise: what was expected,
-what came, where to look. Types are compared before values, so an answer cannot define its own equality.
+A technique is graded on its purpose. A "sharded" optimizer that shards nothing gives the right weights; only its bytes
+tell. Each check here prints a line when it holds and raises `CheckFailed` otherwise: with the expected value, the one
+that came, and a place to look at. Types are compared before values, so an answer cannot define its own equality.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_QUANTITIES = tuple(Quantity.__subclasses__())  # of now: later ones are an answer's own
+_QUANTITIES = tuple(Quantity.__subclasses__())  # those so far: later ones are an answer's own
 _TYPE = "the type of what is returned, before its value"
 _BEHIND = "what {} was given, and the state around it, after the call"
 
@@ -44,15 +44,15 @@ _BEHIND = "what {} was given, and the state around it, after the call"
 def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
     """Call a student's function; any error that it raises becomes a `CheckFailed` that names the line of the cell.
 
-    So does a side effect that the contract does not allow by `may_change` (see `side_effects.Snapshot`), and what
-    would look at the frames of those who judge it.
+    So does a side effect that the contract does not allow by `may_change` (see `side_effects.Snapshot`), and code that
+    would look at the frames of its judges.
     """
     out_of_reach(fn)
     try:
         return _watched(fn, args, kwargs, may_change, look)
     except (Exception, SystemExit) as problem:
         if isinstance(problem, CheckFailed) or dist.is_initialized():
-            raise  # a rank's failure is told by `on_ranks`, with what became of the others
+            raise  # a rank's failure is told by `on_ranks`, with the fate of the others
         if is_stub(problem):
             fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
         came = f"{type(problem).__name__}: {str(problem)[:300]}"
@@ -60,11 +60,11 @@ def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), *
 
 
 class OutOfTime(BaseException):
-    """The end of an answer's time, raised inside of the answer. No `except Exception` there stops it."""
+    """The end of an answer's time, raised inside of the answer, where no `except Exception` stops this exception."""
 
 
 def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
-    """Call like `check.call`, and stop the call after `seconds`, of which those that others had the cores do not count.
+    """Call like `check.call`, and stop the call after `seconds`, without those in which other programs had the cores.
 
     Give many times as long as a good answer takes. Only Python can be stopped: a single long operation of PyTorch ends
     first.
@@ -74,7 +74,6 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change:
     """
     caller, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
     own = OwnTime(lambda: [os.getpid()])
-    own.look()  # now, and not when a busy machine lets the thread begin
 
     def stop() -> None:
         while (left_s := own.left_s(seconds)) > 0:
@@ -129,7 +128,7 @@ def traffic(
 
 
 def crossing(accounts: Sequence[TrafficAccount], here: Collection[int], there: Collection[int]) -> tuple[Bytes, int]:
-    """Bytes and messages sent from the ranks `here` to the ranks `there`. Send and isend only: `only_messages`."""
+    """Bytes and messages sent from the ranks `here` to the ranks `there`, by send and isend alone: `only_messages`."""
     links = [(accounts[rank], to) for rank in here for to in there]
     n_bytes = sum((account.bytes_to.get(to, Bytes(0)) for account, to in links), Bytes(0))
     return n_bytes, sum(account.messages_to.get(to, 0) for account, to in links)
@@ -188,11 +187,11 @@ def close(
 
     Args:
         got: the answer; a tensor must have the expected dtype and shape.
-        operations: how many roundings the answer may differ by (the length of a sum, say).
+        operations: number of roundings that the answer may differ by (the length of a sum, say).
         dtype: the format that the answer was computed in; default: that of `expected` (float64 for a number).
         relative: a relative tolerance, instead of `operations` and `dtype`.
-        look: where to look when the check fails; unless the kind or the size of the difference tells.
-        silent: print no line when it holds.
+        look: a place to look at when the check fails, unless the kind or the size of the difference tells one.
+        silent: print no line when the check holds.
     """
     if not _same_type(got, expected):
         fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=_TYPE)
@@ -202,7 +201,7 @@ def close(
         _tensors_alike(value, target, what, look)
     precision = dtype or (target.dtype if isinstance(expected, Tensor) else torch.float64)
     tolerance = relative if relative is not None else operations * torch.finfo(precision).eps
-    exact, came = (Tensor.double(Tensor.detach(each)) for each in (target, value))  # no method that an answer hung on
+    exact, came = (Tensor.double(Tensor.detach(each)) for each in (target, value))  # no method of the answer's own
     scale = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
     wrong = ~((came - exact).abs() <= tolerance * scale) & ~((came == exact) | (came.isnan() & exact.isnan()))
     if wrong.any():
@@ -213,7 +212,7 @@ def close(
 
 
 def _size_tells(came: Tensor, exact: Tensor, scale: float) -> str:
-    """Where to look if the size of a difference alone tells; "" if the idea is to be looked at."""
+    """A place to look at if the size of a difference alone tells one; "" if the idea is to be looked at."""
     if (exact.isfinite() & ~came.isfinite()).any():
         return "where it is made: a power or a quotient that is not finite, or memory that nobody has filled"
     if (came - exact).abs().max() <= 64 * torch.finfo(torch.float32).eps * scale:

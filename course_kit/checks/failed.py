@@ -1,4 +1,4 @@
-"""A failed check of a lab in words: what was expected, what came, where to look. Never the answer."""
+"""A failed check of a lab in words: the expected value, the one that came, a place to look at; never the answer."""
 
 from __future__ import annotations
 

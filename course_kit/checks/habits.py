@@ -30,17 +30,17 @@ LEFT = "what a call leaves behind for the next one, and what stands in memory th
 
 
 class Unfilled(TorchFunctionMode):
-    """In this block memory that nobody has filled holds NaN. It might on any day."""
+    """A mode under which uninitialized memory holds NaN, as such memory may on any day."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if "empty" in getattr(func, "__name__", "") and made.is_floating_point():
-            made.detach().fill_(math.nan)  # of a leaf, too
+            made.detach().fill_(math.nan)  # detached, so that a leaf is filled, too
         return made
 
 
 class Case(NamedTuple):
-    """One call, and what is right: for each place in `args` of a leaf, what a backward pass adds to its gradient."""
+    """One call, its right result, and for the place of each leaf in `args` the gradient that a backward pass adds."""
 
     args: Sequence[Any]
     right: Tensor
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 def as_in_training(
     answer: Callable, case: Callable[..., Case], ways: Sequence[dict], *, operations: int = 200, look: str = ""
 ) -> None:
-    """Call an answer once for each of `ways` (keyword arguments of `case`), in this process, and compare all of it.
+    """Call an answer once for each of `ways` (keyword arguments of `case`), in this process, and compare every result.
 
     The backward pass of a call comes after the next call. On ranks: `check.on_ranks(as_in_training, answer, case,
     ways)`. Two ways at least should have the same shapes.
@@ -86,11 +86,11 @@ def as_in_training(
 
 
 def backward(result: Tensor, upstream: Tensor | None = None, look: str = "") -> None:
-    """`result.backward(upstream)` in memory that nobody has filled; the gradient that comes in stays as it is."""
+    """Call `result.backward(upstream)` while uninitialized memory holds NaN; `upstream` must stay as it is."""
     upstream = torch.ones_like(result) if upstream is None else upstream
-    run = torch.autograd.Variable._execution_engine.run_backward  # at `backward` itself a mode steps aside
+    run = torch.autograd.Variable._execution_engine.run_backward  # inside of `Tensor.backward` the mode is off
     with Unfilled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a gradient that lies otherwise in memory than its leaf
+        warnings.simplefilter("ignore")  # a warning that a gradient has other strides than its leaf
         with unchanged("the gradient that comes into backward, afterwards", {"grad": upstream}, "random", look):
             run((result,), (upstream,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 

@@ -52,9 +52,9 @@ CACHES = (
     "*/weakref.py",
     "<frozen *",
 )
-"""Files whose blocks are nobody's tensors: a record, a check's prints in somebody's buffer, the tables of names that a
-count itself keeps, an import, and things that PyTorch looks up once and remembers. (Its `serialization.py` and
-`storage.py` count: whoever saves a tensor into memory holds it.)"""
+"""Files whose blocks are no tensors: a record, a check's prints in a buffer, the tables of names that a count itself
+keeps, an import, and things that PyTorch looks up once and remembers. (PyTorch's `serialization.py` and `storage.py`
+count: code that saves a tensor into memory holds the tensor.)"""
 
 OPEN = Path("/proc/self/fd")
 """The files that this process has open, where the system says so."""
@@ -62,27 +62,27 @@ OPEN = Path("/proc/self/fd")
 
 @contextmanager
 def outside_torch() -> Iterator[Callable[[], HeldBytes]]:
-    """Counts the bytes outside of what a record of memory sees; open it before `measure.memory`.
+    """Count the bytes that a record of memory does not see; open this block before `measure.memory`.
 
         with outside_torch() as outside, measure.memory(model) as record:
             answer()
             held = record.now.total + outside()
 
-    It sees what was taken inside the `with` block and is still held: blocks of 4 KiB or more of Python and NumPy, and
-    smaller ones that a line of a notebook takes so often that they add up; tensors that the record has not seen
-    (without a record it counts them all); and on Linux, what this process has written to files of its folder and of
-    those for temporary files, and memory that it shares. An array of NumPy under a tensor (`torch.from_numpy`) counts
-    in two places. What a file holds counts as long as it is there. A storage that no tensor has is not seen.
+    Counted is memory that was taken inside the `with` block and is still held: blocks of 4 KiB or more of Python and
+    NumPy, and smaller ones that a line of a notebook takes so often that they add up; tensors that the record has not
+    seen (all of them, if there is no record); and on Linux, bytes that this process has written to files of its folder
+    and of those for temporary files, and memory that the process shares. An array of NumPy under a tensor
+    (`torch.from_numpy`) counts twice. A file counts as long as it is there. A storage that no tensor has is not seen.
 
     Yields:
-        A function that returns how many bytes are held at this moment, with the lines that took them.
+        A function that returns the bytes held at this moment, with the lines that took them.
     """
-    importlib.import_module("torch._dynamo")  # a mode's first operation does it: fivefold the time where all is traced
+    importlib.import_module("torch._dynamo")  # a mode's first operation imports this, in five times the time if traced
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()
     start, mapped, written, opened = time.time(), _mapped(), _written(), _sizes(OPEN.glob("*"))
-    known = {block._cdata: StorageWeakRef(block) for block in _storages()}  # no other one gets their address meanwhile
+    known = {block._cdata: StorageWeakRef(block) for block in _storages()}  # no new block gets their address meanwhile
     blocks = _blocks()
 
     def outside() -> HeldBytes:
@@ -106,8 +106,8 @@ def outside_torch() -> Iterator[Callable[[], HeldBytes]]:
 def _let_threads_note() -> None:
     """Let PyTorch's threads, which wait for Python's lock to note what they take, have it before tracing ends.
 
-    Who gets it later crashes (github.com/python/cpython/issues/128679). Each sleep hands the lock to one of them, which
-    then runs, or is ready to: nobody waits any more when three times in a row no thread is.
+    A thread that gets the lock later crashes (github.com/python/cpython/issues/128679). Each sleep hands the lock to
+    one of them, which then runs, or is ready to: none waits any more when three times in a row no thread is ready.
     """
     quiet, end = 0, time.monotonic() + 1
     while quiet < 3 and time.monotonic() < end:
@@ -118,7 +118,7 @@ def _let_threads_note() -> None:
 def _others_run() -> bool:
     """Whether another thread of this process runs or is ready to, where the system says so."""
     for thread in Path("/proc/self/task").glob("*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             state = (thread / "stat").read_text("ascii", "replace").rpartition(") ")[2][0]  # R, ready, or S, asleep
             if state == "R" and thread.name != str(threading.get_native_id()):
                 return True
@@ -132,8 +132,8 @@ def _blocks() -> Counter[tuple[str, int, bool | None]]:
     """Bytes by line and kind of block: large (None), or of a cell and in pieces (True) or in small ones (False)."""
     found: Counter[tuple[str, int, bool | None]] = Counter()
     traces: Any = tracemalloc.take_snapshot().traces
-    for trace in traces._traces:  # as it keeps them: an object for each of 40,000 takes half a second
-        size, (file, line) = trace[1], trace[2][0]  # … and where the last frame was
+    for trace in traces._traces:  # plain tuples: an object for each of 40,000 takes half a second
+        size, (file, line) = trace[1], trace[2][0]  # … and the last frame's place
         if size >= BLOCK:
             found[file, line, None] += size
         elif _is_cell(file):
@@ -165,8 +165,8 @@ def _storages() -> Iterator[UntypedStorage]:
     kinds = {kind for kind in set(map(type, things)) if issubclass(kind, torch.Tensor)}
     for thing in things:
         if type(thing) in kinds:  # there are some hundred thousand things, and some hundred kinds
-            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():  # one without memory of its own
-                block = torch.Tensor.untyped_storage(thing)  # and not as a kind of its own may answer
+            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():  # a tensor without memory of its own
+                block = torch.Tensor.untyped_storage(thing)  # a subclass may answer otherwise
                 if block.data_ptr() and not any(mode.knows(block) for mode in seen):
                     yield block
 
@@ -176,18 +176,18 @@ def _storages() -> Iterator[UntypedStorage]:
 
 def _written() -> tuple[int, dict[Connection, int]]:
     """Bytes that this process has handed to `write` so far, and those that went to each connection, read before."""
-    connections = bytes_handed_over()  # so what a thread of the backend writes meanwhile is no growth of a file
+    connections = bytes_handed_over()  # so bytes that a thread of the backend writes meanwhile are no growth of a file
     return _all_written(), connections
 
 
 def _written_since(before: tuple[int, dict[Connection, int]]) -> int:
-    """The bytes since then that went elsewhere, as to files; a connection that is closed takes its own with it."""
+    """The bytes written since `before` to files and the like; those of a connection closed since are among them."""
     total, (earlier, connections) = _all_written(), before
     return total - earlier - sum(n - connections.get(each, 0) for each, n in bytes_handed_over().items())
 
 
 def _all_written() -> int:
-    """What the system says; 0 where it does not."""
+    """Bytes that this process has handed to `write`; 0 where the system does not say."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/io").read_text("ascii").splitlines()
         return int(next(line for line in lines if line.startswith("wchar")).split()[1])
@@ -195,11 +195,11 @@ def _all_written() -> int:
 
 
 def _in_files(start: float, written: int, opened: dict[tuple[int, int], int]) -> int:
-    """Bytes in files that have changed since, as far as this process can have written them.
+    """Bytes in files that have changed since `start`, as far as this process can have written them.
 
-    Of those that were open before, only what they have grown: all that a program prints may go into one.
+    Files that were open before count by their growth alone: all that a program prints may go into one.
     """
-    if written < PIECES:  # what is printed is written, too, and others may make files meanwhile
+    if written < PIECES:  # prints are written, too, and other programs may make files meanwhile
         return 0
     folders = {os.path.realpath(folder) for folder in (os.getcwd(), tempfile.gettempdir(), "/dev/shm")}
     sizes = _sizes((*(file for folder in folders for file in _files(folder, start)), *OPEN.glob("*")), start)
@@ -208,7 +208,7 @@ def _in_files(start: float, written: int, opened: dict[tuple[int, int], int]) ->
 
 
 def _sizes(paths: Iterable[str | Path], start: float = 0.0) -> dict[tuple[int, int], int]:
-    """The bytes of each file among them that is this user's and has changed since, by what identifies it."""
+    """(Device, inode) → bytes, for each file of `paths` that is this user's and has changed since `start`."""
     found: dict[tuple[int, int], int] = {}
     for path in paths:
         with suppress(OSError):
@@ -220,7 +220,7 @@ def _sizes(paths: Iterable[str | Path], start: float = 0.0) -> dict[tuple[int, i
 
 
 def _files(folder: str, start: float) -> Iterator[str]:
-    """The files of a folder, and of those in it in which something has been made since: others are many."""
+    """The files of a folder, and of those in it in which a file has been made since `start`: others are many."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
@@ -285,6 +285,6 @@ class HeldBytes(Bytes):
 
 def held(record: MemoryRecord, at: str = "peak") -> HeldBytes:
     """The bytes of a record with `lines=True`, open or closed, beyond those before it, at the "peak" or "now"."""
-    timeline = record.timeline  # of an open record each is drawn up anew
+    timeline = record.timeline  # an open record draws up a new one each time
     account = timeline.account(timeline.peak_row if at == "peak" else -1)
     return HeldBytes(account.total - timeline.account(0).total, record.by_line(at))

@@ -4,9 +4,9 @@
     expected = 3
     check.equal(check.call(answer), expected, "three")
 
-A check binds what it expects. If that stood among the notebook's names, an answer that by mistake (or not) uses a name
-like `expected` would be right as long as the check is. So a check runs in a copy of the notebook's names. Functions and
-classes that later checks need are named behind `keeps`; those are the notebook's own.
+A check binds the values it expects. If these stood among the notebook's names, an answer that by mistake (or not) uses
+a name like `expected` would be right as long as the check is. So a check runs in a copy of the notebook's names.
+Functions and classes that later checks need are named behind `keeps`; those become the notebook's own.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from course_kit.cells import add_magic, remember
 _numbers = itertools.count(1)
 
 failed_line = 0
-"""The line of its text at which the last check failed."""
+"""The line at which the last check failed, counted in the check's text."""
 
 
 def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None:
     """Run a check's text.
 
     Args:
-        names: the notebook's; the text reads them, and binds none of them anew.
-        keeps: functions, classes and imports of the text that become the notebook's.
+        names: the notebook's names, which the text reads and does not bind anew.
+        keeps: functions, classes and imports of the text that become the notebook's own.
 
     Raises:
         SyntaxError: the text is not Python.
-        Exception: the check's own error; `failed_line` says where.
+        Exception: the check's own error; `failed_line` has its line.
     """
     global failed_line
     file = f"<check {next(_numbers)}>"
@@ -44,7 +44,7 @@ def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None
     exec(compile(ast.Module(lasting, []), file, "exec"), names)
     passing = [node for node in body if node not in lasting]
     try:
-        exec(compile(ast.Module(passing, []), file, "exec"), dict(names))  # the copy: what is bound here goes with it
+        exec(compile(ast.Module(passing, []), file, "exec"), dict(names))  # the copy: names bound here go with it
     except BaseException as problem:
         frames = traceback.extract_tb(problem.__traceback__)
         failed_line = next((each.lineno or 0 for each in frames if each.filename == file), 0)

@@ -38,9 +38,9 @@ def random_programs(
         what: the answer, in words.
         begin: the first line of each life.
         answer, reference: the names that the lines use, with the answer behind them (`globals()`, where the answer
-            reads some itself) and with the reference. After each life they are as before.
-        draw: the next line, from the reference's names; the contract must allow it.
-        looks: the expressions that are compared after each line, from the reference's names.
+            reads some itself) and with the reference. After each life both are as before.
+        draw: returns the next line, which the contract must allow, from random numbers and the reference's names.
+        looks: returns the expressions that are compared after each line, from the reference's names.
         limit_s: many times as long as a good answer takes: an answer that is not through by then fails.
     """
     first_difference = partial(_first_difference, answer, reference, looks)
@@ -88,7 +88,7 @@ def _first_difference(
 
 @contextmanager
 def _as_before(names: Names) -> Iterator[None]:
-    """Undo afterwards whatever lines have bound in these very names, which functions may read."""
+    """Undo at the end all that the block has bound in these very names, which functions may read."""
     before = dict(names)
     try:
         yield
@@ -106,7 +106,7 @@ def _shortest(
     while place > 0 and time.monotonic() < end:
         shorter = life[:place] + life[place + 1 :]
         found = ""
-        with suppress(Exception):  # made shorter, it may lack what a line of the reference needs
+        with suppress(Exception):  # a shorter life may lack a name that the reference needs
             found = differs(shorter)
         if found:  # now other lines may have become needless: begin at the end again
             life, difference = shorter, found

@@ -51,8 +51,8 @@ class Arithmetic(InAllThreads):
     def __init__(self) -> None:
         super().__init__()
         self.flops = 0  #: elementwise additions, subtractions, multiplications and divisions of floats
-        self.dtypes: set[torch.dtype] = set()  #: the floating-point formats of what went into operations or came out
-        self.others: Counter[str] = Counter()  #: how often the remaining operations on floats came, by name
+        self.dtypes: set[torch.dtype] = set()  #: the floating-point formats of all operands and results
+        self.others: Counter[str] = Counter()  #: the number of calls of each remaining operation on floats, by name
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -64,7 +64,7 @@ class Arithmetic(InAllThreads):
             each = 1 + ((kwargs or {}).get("alpha", 1) not in (1, -1))
             self.flops += each * made[0].numel()
         elif name not in FREE and (made or given):
-            self.others["item" if name == "local_scalar_dense" else name] += 1  # as a user knows it
+            self.others["item" if name == "local_scalar_dense" else name] += 1  # the name that a user knows
         return result
 
 
@@ -72,7 +72,7 @@ def without_torch(fn: Callable, without: Collection[str]) -> Callable:
     """Return `fn` for a check to call as an account on paper, which neither builds nor measures its subject.
 
     While `fn` runs, an operation of PyTorch fails the check, on the meta device too. The notebook's things with the
-    names in `without`, its models and steps, are out of its reach, under those names and others.
+    names in `without`, its models and steps, are out of reach of `fn`, under those names and others.
     """
 
     @functools.wraps(fn)
@@ -141,8 +141,8 @@ def _floats(values: Any) -> list[Tensor]:
 def written_with(fn: Callable, *, forbidden: Sequence[str] = (), look: str = "") -> None:
     """Check that a function's cell uses nothing of `forbidden`, by whatever name.
 
-    What a name stands for decides, not how it is spelled: an import under another name, outside of the function or in
-    a helper of its cell is found out. Names put together at run time are refused where they lead into a module. A copy
+    The meaning of a name decides, not its spelling: an import under another name, outside of the function or in a
+    helper of its cell is found out. Names put together at run time are refused where they lead into a module. A copy
     of the forbidden text is not found out: a benefit that counts must be measured.
 
     Args:
@@ -182,25 +182,25 @@ _BY_TEXT = ("import_module", "attrgetter", "methodcaller")
 _FRAMES = """inspect traceback _getframe _current_frames currentframe walk_stack walk_tb settrace setprofile f_back
 tb_frame f_locals f_globals gi_frame cr_frame __closure__ cell_contents get_objects get_referrers get_referents"""
 FRAMES = frozenset([*_FRAMES.split(), "start_new_thread"])
-"""What leads from an answer to those who judge it: their frames, and the objects that these hold."""
+"""Names that lead from an answer to the code that judges the answer: to its frames, and the objects that these hold."""
 
 _CHANNELS = """open socket tempfile mmap memmap multiprocessing subprocess torch.save torch.load write_bytes write_text
 read_bytes read_text tofile fromfile from_file os.environ TCPStore FileStore HashStore PrefixStore _get_default_store
 rpc share_memory_"""
 CHANNELS = tuple(_CHANNELS.split())
-"""Ways between ranks that nobody counts, for the `forbidden` of a lab that counts what is sent."""
+"""Ways between ranks that are not counted, for the `forbidden` of a lab that counts sent bytes."""
 
 
 def out_of_reach(fn: Any) -> None:
-    """Check that no code of an answer's cell mentions `FRAMES`, before it runs: afterwards it would be too late."""
+    """Check, before an answer runs, that no code of its cell mentions `FRAMES`: afterwards would be too late."""
     codes = [each.__code__ for part in _of_one_cell(fn) for each in _functions(part)]
     for name in set().union(*(_words_in(code) & FRAMES for code in codes if is_cell(code.co_filename))):
         fail(f"what {describe(fn)} may use", expected=f"no {name}: an answer does not look at who calls it")
 
 
 def _of_one_cell(fn: Any) -> list[Any]:
-    """An answer, and what it calls of its own cell: the notebook's other functions are not its text."""
-    fn = inspect.unwrap(getattr(fn, "func", getattr(fn, "__func__", fn)))  # of a partial, of a method
+    """An answer, and the functions of its own cell that it calls: the notebook's others are not its text."""
+    fn = inspect.unwrap(getattr(fn, "func", getattr(fn, "__func__", fn)))  # the function of a partial, of a method
     if not isinstance(fn, type) and (_functions(type(fn)) or not hasattr(fn, "__name__")):  # an object that is called
         fn = type(fn)
     files = {each.__code__.co_filename for each in _functions(fn)}
@@ -252,7 +252,7 @@ class AnswerText:
         self._ours = [vars(module) for key, module in list(sys.modules.items()) if key.startswith("course_")]
         self._scope = dict(getattr(inner, "__globals__", None) or vars(sys.modules[fn.__module__]))
         for node in (*plain, *taken):
-            with contextlib.suppress(Exception):  # what cannot be imported cannot be used either
+            with contextlib.suppress(Exception):  # a module that cannot be imported cannot be used either
                 exec(ast.unparse(node), self._scope)
         self._meanings = {text: self._meaning(text) for text in (*names, *imports)}
 
@@ -288,7 +288,7 @@ class AnswerText:
 
 
 def _is_from(thing: Any, name: str) -> bool:
-    """Whether a module, a function or a class is called so, or is from there; a lab hands out some of the course's."""
+    """Whether `name` names a thing or its module; without a dot, course modules, which labs use, do not count."""
     thing = inspect.unwrap(getattr(thing, "func", thing)) if callable(thing) else thing
     if isinstance(thing, ModuleType):
         return f".{name}." in f".{thing.__name__}."
@@ -298,7 +298,7 @@ def _is_from(thing: Any, name: str) -> bool:
 
 
 def _own_variables(fn: Any, head: ast.AST) -> set[str]:
-    """Names that a function binds and looks up nowhere else: they stand for its own things, whatever they are."""
+    """Names that a function binds and looks up nowhere else: these stand for its own things."""
     if not (isinstance(head, ast.FunctionDef) and isinstance(fn, FunctionType)):
         return set()
     outside = (*head.decorator_list, *head.args.defaults, *filter(None, head.args.kw_defaults))

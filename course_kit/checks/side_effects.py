@@ -35,7 +35,7 @@ MayChange = str | Collection[Any]
 """The changes that a call may make: one of the `ASPECTS`, or several of them and of the call's arguments."""
 
 LARGE_BYTES = 2**24
-"""The checksum of a larger tensor reads every so many pages of 4 KiB; its version counts, too."""
+"""The checksum of a larger tensor reads some 4,096 pages of 4 KiB, evenly spread; the tensor's version counts, too."""
 
 _SEED = 0x5EED_0DD
 _TWISTER = struct.Struct("625I")
@@ -59,8 +59,8 @@ class Snapshot:
         self._before = self._fingerprints()
 
     def changes(self) -> list[str]:
-        """The changes since then in words, the outermost first: ["`plan` had 5 entries, now 3"]."""
-        after = self._fingerprints()  # what is gone is gone with the entry that held it
+        """The changes since the snapshot in words, the outermost first: ["`plan` had 5 entries, now 3"]."""
+        after = self._fingerprints()  # a thing that is gone is told with the entry that held it
         changed = (key for key, was in self._before.items() if key in after and after[key] != was)
         return [_in_words(*key, self._before[key], after[key]) for key in changed]
 
@@ -80,7 +80,7 @@ class Snapshot:
 
 
 def _aspects(may_change: MayChange) -> set[str]:
-    """The aspects among what may change."""
+    """The aspects among the allowed changes."""
     named = {may_change} if isinstance(may_change, str) else {each for each in may_change if isinstance(each, str)}
     if unknown := named - set(ASPECTS):
         raise ValueError(f"may_change={may_change!r}: {unknown} is none of {', '.join(ASPECTS)}, nor a thing given")
@@ -102,7 +102,7 @@ def unchanged(what: str, things: Mapping[str, Any], may_change: MayChange = (), 
 
 @contextmanager
 def _other_random_states() -> Iterator[None]:
-    """Set other random states while the block runs: a seed that is set to what it was would else leave no trace."""
+    """Set other random states while the block runs: the same seed, set once more, would else leave no trace."""
     dice, (version, numbers, gauss) = torch.default_generator.get_state(), random.getstate()
     packed = _TWISTER.pack(*numbers)  # 2.5 KB: blocks of 4 KiB or more count where memory is measured
     del numbers
@@ -128,7 +128,7 @@ def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
 
 
 Fingerprints = dict[tuple[str, str], Any]
-"""(The path of a thing, as one would write it: "layers[2].weight"; one of the `ASPECTS`) → compared with `==`."""
+"""(The path of a thing, such as "layers[2].weight"; one of the `ASPECTS`) → a value to compare with `==`."""
 
 
 def fingerprints(path: str, thing: Any, seen: dict[int, Any], found: Fingerprints) -> None:
@@ -172,7 +172,7 @@ def _parts(path: str, thing: Any) -> dict[str, Any] | None:
 
 
 def _identity(part: Any) -> tuple[str, str] | int:
-    """Type and text of what cannot change, else the address: an entry itself is not kept, a call may let go of it."""
+    """Type and text of an immutable entry, else its address: the entry itself is not kept, a call may let go of it."""
     return (type(part).__name__, repr(part)) if isinstance(part, _PLAIN) else id(part)
 
 
@@ -193,13 +193,13 @@ def _of_tensor(path: str, tensor: Tensor, found: Fingerprints) -> None:
     found[path, "values"] = tensor.dtype, tensor.shape, _checksum(tensor)
     found[path, "requires_grad"] = tensor.requires_grad
     found[path, "hooks"] = len(tensor._backward_hooks or ())
-    if tensor.is_leaf:  # PyTorch warns whoever asks for the gradient of another tensor
+    if tensor.is_leaf:  # PyTorch warns of reading the gradient of another tensor
         grad = tensor.grad
         found[path, "grad"] = None if grad is None else (grad.dtype, grad.shape, _checksum(grad))
 
 
 def global_state(found: Fingerprints, without: Collection[str] = ()) -> None:
-    """Add the fingerprints of what is nobody's argument: random states, and PyTorch's settings."""
+    """Add the fingerprints of state that is no argument: random states, and PyTorch's settings."""
     if "random" not in without:
         found["torch's random state", "random"] = _checksum(torch.default_generator.get_state())
         found["Python's random state", "random"] = hash(random.getstate())
@@ -210,16 +210,16 @@ def global_state(found: Fingerprints, without: Collection[str] = ()) -> None:
 
 
 def _numpy_dice(dice: Any) -> Any:
-    """NumPy's random state as a number; `get_state` would make objects of all its words, and take 30 µs."""
+    """The fingerprint of NumPy's random state; `get_state` would make objects of all its words, and take 30 µs."""
     generator = dice.get_bit_generator()
-    if type(generator) is not dice.MT19937:  # somebody has set another one
+    if type(generator) is not dice.MT19937:  # another generator has been set
         return repr(generator.state)
     return zlib.crc32((ctypes.c_char * _TWISTER.size).from_address(generator.ctypes.state_address))
 
 
 def _checksum(tensor: Tensor) -> Any:
-    """A number that changes with any element, read from memory without a tensor operation."""
-    version = 0 if tensor.is_inference() else tensor._version  # how often it was written to in place
+    """A value that changes with any element, read from memory without a tensor operation."""
+    version = 0 if tensor.is_inference() else tensor._version  # the number of writes in place
     try:
         address = tensor.data_ptr() if tensor.device.type == "cpu" and tensor.numel() else 0
     except RuntimeError:  # a sparse tensor, or another one without memory of its own

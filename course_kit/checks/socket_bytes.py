@@ -1,7 +1,7 @@
 """Bytes that left the ranks' sockets: a witness outside of Python for the bytes that were counted.
 
 Counting can be switched off, and messages of a thread or of the backend's own objects are not counted at all. The
-kernel counts all bytes that leave the sockets, whoever sent them. So a limit on counted bytes proves something only
+kernel counts all bytes that leave the sockets, from any sender. So a limit on counted bytes proves something only
 beside two others: so much must have been counted at least, and the sockets must have carried that, no less and hardly
 more.
 """

@@ -71,7 +71,7 @@ def flops() -> Iterator[FlopRecord]:
 
 @contextmanager
 def started_under(mode: Any) -> Iterator[None]:
-    """Let `mode` see what Python threads do that start in the block. By itself it sees its own thread alone."""
+    """Let `mode` see the operations of Python threads that start in the block; a mode sees its own thread alone."""
 
     def start(thread: threading.Thread) -> None:
         thread.run = partial(_under, mode, thread.run)
@@ -104,7 +104,7 @@ class InAllThreads(TorchDispatchMode):
 
 
 class _WithoutModules(nullcontext[None]):
-    """In place of the counter's tracker of modules, whose hooks fail where a backward calls `torch.autograd.grad`."""
+    """Stands in for the counter's tracker of modules, whose hooks fail where a backward calls `torch.autograd.grad`."""
 
     parents = frozenset({"Global"})
 
@@ -115,7 +115,7 @@ _LEFT_OUT: dict[Any, Any] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *given, **_: sdpa_backward_flop_count(*given[:4]),
 }
 """The kernels of `scaled_dot_product_attention` on a CPU, and of `grouped_mm`; FlopCounterMode passes shapes."""
-if hasattr(aten, "_grouped_mm"):  # the groups share the rows, or in the weights' gradient what is summed over
+if hasattr(aten, "_grouped_mm"):  # the groups share the rows, or in the weights' gradient the summed dim
     _LEFT_OUT[aten._grouped_mm] = lambda left, right, *_, **__: 2 * math.prod(left) * right[-1]
 
 

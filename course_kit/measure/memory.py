@@ -126,7 +126,7 @@ class MemoryRecord(Tabular):
         32, for each thread that multiplies; those are two, since the backward pass has its own)."""
 
     def close(self) -> None:
-        """End the record (leaving the `with` block does it)."""
+        """End the record, as leaving the `with` block does."""
         type(self).is_open = False
         if self._owners is not None:
             self._owners.settle()
@@ -177,7 +177,7 @@ class MemoryRecord(Tabular):
 
         Args:
             phase: "forward", "backward" or "optimizer step".
-            occurrence: which of them, when the record holds several steps; -1 is the last.
+            occurrence: number of the phase, from 0, when the record holds several steps; -1 is the last.
 
         Raises:
             ValueError: the record has no such phase.
@@ -205,7 +205,7 @@ class MemoryRecord(Tabular):
         """Bytes at the "peak" or "now" by the line that made them: {"line 7 of add: kept = x.clone()": Bytes(4096)}.
 
         The lines, those with the most bytes first, are outside of PyTorch and the course. Blocks from before the record
-        have none, and are left out.
+        have no line, and are left out.
 
         Raises:
             ValueError: `at` is neither.
@@ -217,7 +217,7 @@ class MemoryRecord(Tabular):
         return {line_text(*line): Bytes(nbytes) for line, nbytes in found.most_common()}
 
     def _alive(self, at: str) -> Iterator[tuple[TrackedStorage, str, Bytes]]:
-        """The blocks that live then, with category and size."""
+        """The blocks alive at the "peak", or "now", with category and size."""
         if at not in ("peak", "now"):
             raise ValueError(f'at={at!r}: choose "peak" or "now"')
         timeline = self.timeline
@@ -229,7 +229,7 @@ class MemoryRecord(Tabular):
 
     @property
     def lifetimes(self) -> list[tuple[int, int | None, int]]:
-        """(born, died, bytes) of every block, in rows of the timeline; `died` is None for what is still alive.
+        """(born, died, bytes) of every block, in rows of the timeline; `died` is None for a block still alive.
 
         `predict.CachingAllocator.replay` reads this list. A resized block counts with its largest size.
         """

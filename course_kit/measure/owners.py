@@ -81,7 +81,7 @@ class Owners:
                     self._note(leaf, "optimizer", f"{of}: {key}")
 
     def settle(self) -> None:
-        """Ask all models and optimizers once more, and find tensors that were filed away without telling."""
+        """Ask all models and optimizers once more, and find tensors that no hook has told of."""
         for model in self.models:
             for name, parameter in model.named_parameters():  # again: `to_empty` and the like replace parameters
                 self._meet_parameter(parameter, name, "parameters")

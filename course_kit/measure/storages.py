@@ -24,19 +24,19 @@ class TrackedStorage(weakref.ref):
     Times are row numbers of the timeline: the block is alive in the rows from `born` up to, not including, `died`.
     """
 
-    address: int  #: the key under which the tracker knows it while it lives
+    address: int  #: the key under which the tracker knows the block while it lives
     born: int
-    died: int | None  #: None while it lives
+    died: int | None  #: None while the block lives
     sizes: list[tuple[int, int]]  #: (row, bytes) for its birth and for every resize
-    owner: str  #: "parameters", "gradients" or "optimizer" when it belongs to one of them, else ""
-    saved: list[tuple[int, int | None]]  #: the spans of rows during which autograd held it for a backward pass
-    holders: int  #: how many nodes of the graph hold it now
-    line: tuple[str, int, str] | None  #: file, number and function of the line that made it; None where nobody asked
-    made_by: Any  #: the operation that made it; None for a block from before
-    place: str  #: the module or phase that ran then
+    owner: str  #: "parameters", "gradients" or "optimizer" when the block belongs to one of them, else ""
+    saved: list[tuple[int, int | None]]  #: the spans of rows during which autograd held the block
+    holders: int  #: the number of nodes of the graph that hold the block now
+    line: tuple[str, int, str] | None  #: file, number and function of the block's origin, None if not recorded
+    made_by: Any  #: the operation that made the block; None for one from before
+    place: str  #: the module or phase that ran at its birth
     name: str  #: the owner's name for the block, or ""
-    shape: torch.Size  #: of the first tensor seen on it
-    dtype: torch.dtype  #: of this tensor, too
+    shape: torch.Size  #: the shape of the first tensor seen on the block
+    dtype: torch.dtype  #: the dtype of this tensor
     __slots__ = tuple(__annotations__)
 
     def spans(self, end: int) -> Iterator[tuple[int, int, str, int]]:
@@ -68,8 +68,8 @@ class LiveStorage:
     """One block of memory that was alive at some moment."""
 
     name: str  #: a parameter's name, or the module and operation that made the block
-    shape: tuple[int, ...]  #: of the first tensor seen on it
-    dtype: torch.dtype  #: of this tensor, too
+    shape: tuple[int, ...]  #: the shape of the first tensor seen on the block
+    dtype: torch.dtype  #: the dtype of this tensor
     category: str  #: as in `MemoryAccount`
     bytes: Bytes  #: the size of the whole block
 

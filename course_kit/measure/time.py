@@ -19,7 +19,7 @@ def seconds(fn: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Seconds
     Args:
         fn: called without arguments, `warmup + repeats` times.
         repeats: runs that count. Their median shrugs off one that the machine disturbed.
-        warmup: runs before the clock starts: the first run allocates memory and starts threads.
+        warmup: runs before these, which do not count: the first run allocates memory and starts threads.
 
     Raises:
         ValueError: `repeats` is less than 1, or `warmup` negative.
@@ -31,7 +31,7 @@ def seconds(fn: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Seconds
 
 
 def _clock_s() -> float:
-    """The time at which a GPU has done what was queued."""
+    """The time at which a GPU, where one is in use, has done all queued work."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -11,7 +11,7 @@
 
     record = ranks.run(on_each_rank)[0]    # holds the events of all ranks
 
-Communication is noticed without a word, whoever starts it.
+Communication is noticed without a word, even one that C++ code starts.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Event:
 
     rank: int
     kind: Kind
-    name: str  #: of the span that was computed, or of the communication
-    start_s: float  #: since the first event of all ranks
+    name: str  #: the name of the computed span, or of the communication
+    start_s: float  #: seconds since the first event of all ranks
     end_s: float
 
 
 @dataclass
 class RankTimeline:
-    """The events of all ranks, on one clock. Empty until the `with` block of `timeline` has ended."""
+    """The events of all ranks, on one clock; there are none until the `with` block of `timeline` has ended."""
 
     events: list[Event] = field(default_factory=list)
     _recorder: _Recorder | None = None
@@ -77,7 +77,7 @@ class RankTimeline:
 
     @property
     def world_size(self) -> int:
-        """How many ranks were recorded."""
+        """The number of recorded ranks."""
         return len({event.rank for event in self.events})
 
     def of(self, rank: int, kind: Kind) -> list[Event]:
@@ -172,7 +172,7 @@ class _Recorder(CommunicationMode):
             self._close(handle)
 
     def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
-        """Run it and keep its handle; functional collectives have none, and their tensor is waited for."""
+        """Run a communication and keep its handle; functional collectives have none, and their tensor is waited for."""
         if found.kind == "wait":
             with self.waiting(given[found.holds]):
                 return call()
@@ -187,7 +187,7 @@ class _Recorder(CommunicationMode):
         return out
 
     def _started(self, name: str, handle: dist.Work | torch.Tensor) -> None:
-        """Record that a communication is under way. Its future tells its end; without one, the wait for it does."""
+        """Record that a communication is under way. Its end is told by its future, or without one by the wait."""
         start, future = _clock(), _future(handle)
         self._open.append(_UnderWay(name, handle, start, draws_itself=future is not None))
         if future is not None:
@@ -206,7 +206,7 @@ class _Recorder(CommunicationMode):
 
 
 class _UnderWay(NamedTuple):
-    """A communication for which nobody has waited yet."""
+    """A communication that has not been waited for yet."""
 
     name: str
     handle: dist.Work | torch.Tensor
@@ -232,8 +232,8 @@ def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:
     """The seconds to add to this rank's clock for that of the group's first rank. All ranks must call.
 
     Of 8 round trips the fastest counts, and the answer is taken to have been given in its middle (Cristian 1989), so
-    the error is at most half a round trip; an offset below that is 0. First rank: 9 messages of 8 bytes to each other
-    one; they: 8.
+    the error is at most half a round trip; an offset below that is 0. The first rank sends 9 messages of 8 bytes to
+    each other rank, which sends 8.
     """
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     members = dist.get_process_group_ranks(group or dist.group.WORLD)

@@ -32,7 +32,7 @@ class Phase:
 
 
 class Saved:
-    """A stand-in for a tensor that autograd saves: an alias of that, which tells the tracker when autograd lets go."""
+    """Stands in for a tensor that autograd saves: the tensor's alias, which tells the tracker when autograd lets go."""
 
     __slots__ = ("alias", "storages", "tracker", "version")
 
@@ -51,7 +51,7 @@ class Tracker(TorchDispatchMode):
     The timeline has one row per operation, taken when its results exist, plus one wherever a phase begins or ends.
 
     Args:
-        lines: note for each storage which line made it.
+        lines: note for each storage the line that made it.
     """
 
     def __init__(self, lines: bool = False) -> None:
@@ -80,7 +80,7 @@ class Tracker(TorchDispatchMode):
         running = in_backward()
         if running != (self.phase == "backward"):  # nothing announces the phase but the autograd engine at work
             self.begin("backward" if running else None)
-        # A backward pass and an optimizer read what has been met before; torch.tensor([…]) reads its own new storage.
+        # A backward pass and an optimizer read tensors met before; torch.tensor([…]) reads its own new storage.
         if self.phase not in ("backward", "optimizer step") and func is not _LIFT:
             for tensor in tensors_in(args):
                 self._add(tensor)
@@ -95,7 +95,7 @@ class Tracker(TorchDispatchMode):
         return block._cdata in self._live
 
     def add(self, tensor: Tensor, from_start: bool = False) -> list[TrackedStorage]:
-        """Make the storages under a tensor known: born in this row, or before the first one if `from_start`."""
+        """Make the storages under a tensor known: born in this row, or in row 0, at entry, if `from_start`."""
         storages = [self._add(plain, from_start=from_start) for plain in plain_tensors(tensor)]
         return [storage for storage in storages if storage is not None]
 
@@ -115,7 +115,7 @@ class Tracker(TorchDispatchMode):
         storage.address, storage.born, storage.died = block._cdata, 0 if from_start else self.row, None
         storage.sizes = [(storage.born, block.nbytes())]
         storage.shape, storage.dtype, storage.saved, storage.holders = tensor.shape, tensor.dtype, [], 0
-        # A leaf that was not made here and wants a gradient is somebody's weight, even without a module around it.
+        # A leaf that was not made here and wants a gradient is a weight, even without a module around it.
         storage.owner = "parameters" if made_by is None and tensor.is_leaf and tensor.requires_grad else ""
         storage.name, storage.made_by = "", made_by
         storage.line = line_now() if self._lines and made_by is not None else None
@@ -169,7 +169,7 @@ class Tracker(TorchDispatchMode):
             storage.saved[-1] = (storage.saved[-1][0], self.row)
 
     def begin(self, phase: str | None) -> None:
-        """End the current phase and begin another (or none); the row between them shows what is alive there."""
+        """End the current phase and begin another (or none); the row between them shows the blocks alive there."""
         self._end_phase()
         self.row += 1
         self.phase = phase

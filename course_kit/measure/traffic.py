@@ -8,8 +8,8 @@
     ranks.run(on_each_rank, world_size=4)   # four TrafficAccounts
 
 Two witnesses know nothing of each other: the kernel counts bytes (`observed_bytes`), a dispatch mode counts calls and
-finds their bytes (`modelled_bytes`). A send's tensor is its payload. But nobody outside a library sees the messages of
-its collectives: their bytes are `ModelledBytes`, the cheapest algorithm's for the tensors that were really passed.
+finds their bytes (`modelled_bytes`). A send's tensor is its payload. But the messages of a library's collectives are
+hidden inside the library: their bytes are `ModelledBytes`, the cheapest algorithm's for the tensors that were passed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from course_kit.units import Bytes
 
 @contextmanager
 def traffic() -> Iterator[TrafficAccount]:
-    """Count what this rank sends inside the `with` block. Use it inside a function that runs on ranks.
+    """Count the bytes and messages that this rank sends inside the `with` block, in a function that runs on ranks.
 
     `observed_bytes` is the difference of the kernel's own TCP counters: payload and the backend's headers, without the
     rendezvous store. On the wire a small tensor costs visibly more than its bytes, a large one hardly. No formula has a
-    part in it; where it exists, claims about bytes rest on it (`sent_bytes`).
+    part in this number; where it exists, claims about bytes rest on it (`sent_bytes`).
 
     `modelled_bytes` and `messages` tell operations apart. For send, isend and batch_isend_irecv (all named "send")
     they are exact, and `bytes_to` and `messages_to` tell them apart by destination, a rank of the whole world. For
@@ -51,13 +51,13 @@ def traffic() -> Iterator[TrafficAccount]:
     that moves least: a library may use another one, and some do.
 
     Not every rank needs to count, and counting sends nothing. Work that is still under way at the end of the block (an
-    `async_op=True` that nobody waited for) is in `modelled_bytes` but may be missing from `observed_bytes`: wait for
+    `async_op=True` without its `wait`) is in `modelled_bytes` but may be missing from `observed_bytes`: wait for
     it, or end the block with a `dist.barrier()`. Communication from other threads of this process than the caller's
     (and autograd's) is only in `observed_bytes`.
 
     Yields:
         The account, which fills as the block runs; `observed_bytes` is set at its end and stays None where the system
-        does not count (macOS, Windows) or does not see it (NCCL).
+        does not count (macOS, Windows) or does not see the bytes (NCCL).
     """
     account = TrafficAccount()
     before = bytes_by_connection()
@@ -110,7 +110,7 @@ class _Counter(CommunicationMode):
 
     def __init__(self, account: TrafficAccount) -> None:
         super().__init__()
-        self._account: Any = account  # whose mappings nobody else may change
+        self._account: Any = account  # its mappings are read-only for all others
 
     def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
         """Count a communication that sends, before it runs: afterwards its tensors may have changed."""
@@ -154,12 +154,12 @@ class CommunicationCall:
 
 
 def _share(call: CommunicationCall) -> float:
-    """(p-1)/p of the tensor: all but this rank's own part. A reduce-scatter, half an all-reduce."""
+    """(p-1)/p of the tensor, all but this rank's own part: the bytes of a reduce-scatter, or of half an all-reduce."""
     return call.n_bytes * (call.world_size - 1) / call.world_size
 
 
 def _broadcast(call: CommunicationCall) -> int:
-    """Down gloo's tree: number t from the root hands on to t + 1, t + 2, t + 4, … by steps larger than t."""
+    """The bytes of gloo's tree: number t from the root hands on to t + 1, t + 2, t + 4, … by steps larger than t."""
     steps = [2**k for k in range(call.world_size.bit_length())]
     children = sum(1 for step in steps if step > call.turn and call.turn + step < call.world_size)
     return children * call.n_bytes
@@ -193,14 +193,14 @@ _NOT_SENT_AT = 144  # u32 tcpi_notsent_bytes: handed to the kernel, but still in
 _PATIENCE_S = 0.05
 
 Connection = tuple[str, str]
-"""Its two ends, "host:port"; this process's own first."""
+"""The two ends of a connection, "host:port"; this process's own first."""
 
 
 def bytes_by_connection() -> dict[Connection, int] | None:
     """Bytes sent so far over every TCP connection of this process but those to the rendezvous store.
 
-    Waits a moment until the kernel has sent what it was handed. None where nobody counts: not on Linux, no process
-    group, or a group that does not use TCP (NCCL).
+    The call waits a moment until the kernel's queues are empty. The result is None where no bytes are counted: not on
+    Linux, no process group, or a group that does not use TCP (NCCL).
     """
     end = time.monotonic() + _PATIENCE_S
     while True:
@@ -211,7 +211,7 @@ def bytes_by_connection() -> dict[Connection, int] | None:
 
 
 def bytes_handed_over() -> dict[Connection, int]:
-    """The same with what waits in the kernel's queues, since the other end is busy: all that was written to each."""
+    """The same with the bytes in the kernel's queues, which wait for a busy other end: all bytes written to each."""
     return {connection: sent + queued for connection, (sent, queued) in (_sent_and_queued() or {}).items()}
 
 
@@ -221,7 +221,7 @@ def _sent_and_queued() -> dict[Connection, tuple[int, int]] | None:
     counted: dict[Connection, tuple[int, int]] = {}
     store_port = _store_port()
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # closed since it was listed, or not a connected socket
+        with contextlib.suppress(OSError):  # closed since the listing, or not a connected socket
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:

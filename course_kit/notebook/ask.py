@@ -1,7 +1,7 @@
 """The predict box: a field that takes the reader's guess before the code runs, and hands it to `compare`.
 
 The box starts empty: a number that already stands there is an answer, not a question. A guess stays when the cell is
-run again. Where nobody types, `compare` leaves the cell empty: what nobody guessed is not printed.
+run again. For an empty box, `compare` leaves the cell empty: no guess is printed that no reader made.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NUMBER = re.compile(
     r"^\s*([-+]?(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ%][\w/\-]*)?\s*$"
 )
 _SHORT = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
-"""What people type behind a plain number."""
+"""Short form behind a plain number → unit."""
 _typed: dict[str, str] = {}
-"""What the reader typed in this kernel, by question: running the cell again must not wipe the guess."""
+"""Question → text that the reader typed in this kernel: running the cell again must not wipe the guess."""
 
 
 class Ask(anywidget.AnyWidget):
@@ -66,7 +66,7 @@ def ask(question: str, unit: str = "") -> Ask:
     """Show a box for the reader's guess and return it.
 
     Args:
-        question: what to guess, in words. Also the key under which the guess is kept in this kernel.
+        question: the question, which is also the key under which the guess is kept in this kernel.
         unit: a unit that `course_kit.units` knows ("MiB", "GFLOP", "ms"), or "" for a plain number.
 
     Raises:

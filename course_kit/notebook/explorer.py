@@ -1,12 +1,12 @@
-"""What all explorers share: controls and their limits, the table that the browser draws, and `show`.
+"""The base of all explorers: controls and their limits, the table that the browser draws, and `show`.
 
-Python works out beforehand what an explorer shows, for all places of its controls, and puts it into one table. The
-script looks things up in it, adds and draws: the arithmetic of a lesson is written once, in Python. Script, sheet and
-table are part of the widget's state, and so of a notebook that stores it: an explorer lives in a page without Python.
+Python computes beforehand one table of all that an explorer shows, for all places of its controls. The script looks
+values up in the table, adds and draws: the arithmetic of a lesson is written once, in Python. Script, sheet and table
+are part of the widget's state, and so of a notebook that stores it: an explorer lives in a page without Python.
 
-A new explorer is a subclass in `course_pages/lessonNN/explorer.py`, with `explorer.js` and `explorer.css` beside it. It
-has a `Control` for each thing to move, `_table` for what is drawn, and `_picture` and `_told` for places that run no
-JavaScript. Where the table of all places would be large (100 KB is much), make it a sum of smaller ones.
+A new explorer is a subclass in `course_pages/lessonNN/explorer.py`, with `explorer.js` and `explorer.css` beside it,
+with a `Control` for each thing to move, `_table` for the drawn values, and `_picture` and `_told` for places that run
+no JavaScript. Where the table of all places would be large (100 KB is much), make it a sum of smaller ones.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Control(traitlets.TraitType):  # without its type arguments, which Colab's
     """A trait that readers move, and Python, too: `explorer.layers = 8`.
 
     Args:
-        label: its name on the page.
-        values: what it offers, in order. Empty: known when an explorer is made, see `Explorer`.
-        default: one of them; the first if None.
-        words: what the page says for a value.
+        label: the control's name on the page.
+        values: the values on offer, in order; empty if known only when an explorer is made (`offers` of `Explorer`).
+        default: one of these values; the first if None.
+        words: function from a value to its words on the page.
         kind: "slider", "choice" (a list), or "switch" between False and True.
-        limit: the name of another control, and what a value of that one allows here at most.
+        limit: the name of another control, and a function from its value to the largest one allowed here.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Control(traitlets.TraitType):  # without its type arguments, which Colab's
 
 
 class Explorer(anywidget.AnyWidget):
-    """An instrument to touch: controls and a drawing that follows them, whoever moves them.
+    """An instrument to touch: controls, and a drawing that follows them, moved by a reader or by Python.
 
     Set `explorer.ranks = 8` and the drawing follows; move the slider and `explorer.ranks` follows.
 
     Args:
-        offers: values of controls that offer something else each time.
+        offers: the values on offer, by name, for controls that offer others in each explorer.
         chosen: the controls' values, by name.
 
     Raises:
@@ -100,7 +100,7 @@ class Explorer(anywidget.AnyWidget):
         """The script or the sheet, whole: the explorer's own below the text that all share."""
         modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
         files = [Path(file) for module in modules if (file := getattr(module, "__file__", None))]
-        own = next(file for file in files if file.with_suffix(".js").exists())  # of a parent, for a subclass in a cell
+        own = next(file for file in files if file.with_suffix(".js").exists())  # a parent's, for a subclass in a cell
         further = [own.with_name(name) for name in (cls.scripts if kind == "js" else ())]
         return "\n".join(file.with_suffix(f".{kind}").read_text("utf-8") for file in (_SHARED, *further, own))
 
@@ -113,8 +113,8 @@ class Explorer(anywidget.AnyWidget):
         """Display the explorer, with a picture of it for places that run no JavaScript.
 
         Args:
-            caption: what to see; a general one if empty.
-            alt: the picture in words; what it shows now if empty.
+            caption: the point of the picture; the class's own `caption` if empty.
+            alt: the picture in words; those of the chosen values if empty.
         """
         self._picture(caption=caption or self.caption, alt=alt or self._told()).show(widget=self)
 
@@ -138,7 +138,7 @@ class Explorer(anywidget.AnyWidget):
         defaults = {name: each.default_value for name, each in controls.items()}
         defaults = {name: self.offers[name][0] if each is None else each for name, each in defaults.items()}
         chosen = {**defaults, **given}
-        for name, control in sorted(controls.items(), key=lambda item: bool(item[1].limit)):  # who sets limits, first
+        for name, control in sorted(controls.items(), key=lambda item: bool(item[1].limit)):  # limiting ones first
             most = control.most(chosen) if control.limit else None
             if most is not None and name not in given:
                 chosen[name] = min(chosen[name], most)

@@ -1,4 +1,4 @@
-"""One look for every figure, and the `Picture` that carries it: a caption below, and words for those who cannot see it.
+"""One look for every figure, and the `Picture` that carries it: a caption below, and words for readers who cannot see.
 
 A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and returns a `Picture`, whose `caption`
 and `alt` it takes as keywords. Nothing here touches pyplot, so no figure stays open behind a cell.
@@ -30,7 +30,7 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D
 """One colour for each rank, or each line of a plot, in this order. Use them through `series_color`."""
 
 STYLES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)))
-"""One dash pattern for each line of a plot, beside its colour: nobody must need colours to tell lines apart."""
+"""One dash pattern for each line of a plot, beside its colour: no reader must need colours to tell lines apart."""
 
 PALETTE = {
     "parameters": "#0072B2",
@@ -46,7 +46,7 @@ PALETTE = {
     "measured": "#D55E00",
 }
 """A thing keeps its colour from the first lesson to the last: memory by category, the fields of a float, and
-what was guessed, predicted and measured."""
+guess, prediction and measurement."""
 
 INK, MUTED, GRID = "#1F2328", "#59636E", "#DDE1E6"
 """Text, secondary text, and lines that should step back."""
@@ -72,14 +72,14 @@ def line_look(index: int) -> dict[str, Any]:
 
 
 def note(axes: Axes, words: str, at: tuple[Any, Any], offset: tuple[float, float] = (0, 3), **look: Any) -> None:
-    """Words beside a point of the data, `offset` (points right, points up) away from it."""
+    """Write words beside a point of the data, `offset` (points right, points up) away from it."""
     axes.annotate(words, at, offset, textcoords="offset points", **{"color": INK, "size": 9.5} | look)
 
 
 def legend(figure: Figure, side: str, columns: int, colors: Mapping[str, str] | None = None, **look: Any) -> None:
-    """One legend for the whole figure, outside of its axes; `side` is "lower center", "upper right" or the like.
+    """Draw one legend for the whole figure, outside of its axes; `side` is "lower center", "upper right" or the like.
 
-    It has the lines and bars that have a label; or a patch for each of `colors`, words → colour.
+    The legend has the lines and bars that have a label; or a patch for each of `colors`, words → colour.
     """
     loc: Any = f"outside {side}"
     if colors:
@@ -117,15 +117,15 @@ def new_figure(rows: int = 1, columns: int = 1, height: float = 3.0) -> tuple[Fi
 class Picture:
     """A figure, its caption and its words. As the last expression of a cell it shows itself; elsewhere, `.show()` it.
 
-    It travels as two outputs: the picture as `image/png` with its alternative text in the metadata, then the caption
+    A picture has two outputs: the PNG as `image/png` with its alternative text in the metadata, then the caption
     (of one output a page shows one form, so picture and caption cannot share it). JupyterLab, and HTML exports in its
     look, drop the alternative text of pictures; therefore the same words also stand below the caption, folded away
     under "In words".
 
     Args:
-        figure: any matplotlib figure. Once the picture is shown, it is empty: a cell's `Out` holds only the PNG.
-        caption: what the reader should see in the figure. Always visible. May hold TeX between dollar signs.
-        alt: the figure told to someone who cannot see it: what is drawn and the numbers that matter.
+        figure: any matplotlib figure, which is empty once the picture is shown: a cell's `Out` holds only the PNG.
+        caption: the point of the figure, always visible; TeX may stand between dollar signs.
+        alt: the figure told to a reader who cannot see: the drawing and the numbers that matter.
 
     Raises:
         ValueError: the caption or the alternative text is missing.
@@ -153,7 +153,7 @@ class Picture:
 
         Args:
             widget: an ipywidget to show in the picture's place wherever a kernel or its saved state can drive it; the
-                picture is then what a static viewer shows.
+                picture is then for static viewers.
         """
         bundle: dict[str, Any] = {"image/png": base64.b64encode(self.png).decode("ascii"), "text/plain": self.alt}
         if widget is not None:

@@ -35,7 +35,7 @@ def show(thing: Callable[..., object] | type | ModuleType, *, docstring: bool = 
     """
     if not (inspect.isroutine(thing) or inspect.isclass(thing) or inspect.ismodule(thing)):
         raise ValueError(f"show() takes a function, a class or a module, not a {type(thing).__name__}")
-    thing = inspect.unwrap(thing)  # type: ignore[arg-type]  # a decorated function: show what its author wrote
+    thing = inspect.unwrap(thing)  # type: ignore[arg-type]  # a decorated function: show its author's text
     try:
         code = textwrap.dedent(inspect.getsource(thing)).rstrip()
         path = Path(inspect.getsourcefile(thing) or "")

@@ -34,7 +34,7 @@ from course_kit.cells import add_magic, remember
 from course_kit.units import Quantity
 
 Function = Callable[..., Any]
-"""What a reader writes."""
+"""A function that a reader writes."""
 Check = Callable[[Function], object]
 """A function that calls the reader's, and raises AssertionError (expected, came) if that one is wrong."""
 
@@ -43,7 +43,7 @@ class Turn:
     """A function that the reader is asked to write.
 
     Attributes:
-        function: the reader's text of it.
+        function: the reader's version.
         verdict: right, wrong or open (not written yet).
     """
 
@@ -56,7 +56,7 @@ class Turn:
         display(self.verdict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The reader's function."""
+        """Call the reader's function."""
         return self.function(*args, **kwargs)
 
     def solution(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,15 +105,15 @@ def your_turn(check: Check, look: str = "") -> Callable[[Callable[..., Any]], Tu
     """Decorate a function that the reader is to write, and check it as soon as its cell runs.
 
     Args:
-        check: called with the function; raises AssertionError with a sentence that says what was expected and what
+        check: called with the function; raises AssertionError with a sentence of the expected value and the one that
             came, without a full stop, and never gives the answer away.
-        look: where to look, shown with a wrong answer.
+        look: a place to look at, shown with a wrong answer.
     """
     return lambda function: Turn(function, check, look)
 
 
 def is_stub(function: Callable[..., Any]) -> bool:
-    """Whether nothing but a docstring and `...` (or `pass`) is in it."""
+    """Whether a function's body is nothing but a docstring and `...` (or `pass`)."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(definition, ast.FunctionDef)
     return all(
@@ -138,7 +138,7 @@ class Folded:
 
 
 def seal(source: str) -> str:
-    """Seal the text of one function: in characters that nobody reads by accident."""
+    """Seal the text of one function, in characters that are not read by accident."""
     return base64.b64encode(source.encode()).decode()
 
 
@@ -159,7 +159,7 @@ def run_line(line: str, names: dict[str, Any]) -> Folded:
 
     Args:
         line: the name, and the sealed function.
-        names: the notebook's.
+        names: the notebook's names.
 
     Raises:
         NameError: the cell of the turn did not run.
@@ -180,7 +180,7 @@ add_magic("solution", "line", run_line)
 
 
 class Verdict:
-    """What `self_check` found. As the last expression of a cell it renders as a coloured line."""
+    """A verdict on a reader's answer. As the last expression of a cell, a verdict renders as a coloured line."""
 
     _COLOURS: ClassVar = {"right": "#009e73", "wrong": "#d55e00", "open": "#999999"}
     _SIGNS: ClassVar = {"right": "✓", "wrong": "✗", "open": "○"}
@@ -197,13 +197,13 @@ class Verdict:
 
 
 def self_check(answer: object, expected: object, *, tolerance: float = 0.0, hint: str = "") -> Verdict:
-    """Check an exercise's answer. Never raises for a wrong one: the notebook goes on.
+    """Check an exercise's answer, and raise nothing for a wrong one: the notebook goes on.
 
     Args:
         answer: the reader's answer; None means "not answered yet".
         expected: the right answer, best computed by the code of the lesson rather than typed.
         tolerance: largest accepted relative deviation of a number, or of each in a list (0: equal).
-        hint: where to look, shown with a wrong answer.
+        hint: a place to look at, shown with a wrong answer.
 
     Returns:
         A verdict that says right, not yet (with the direction for a number, and the hint), or still open.

@@ -8,14 +8,14 @@ function `torch.distributed` is ready: `dist.get_rank()` and `dist.all_reduce(x)
      ├─ packing: fn, its arguments, and news of the notebook
      ├─ worker_group
      │   └─ launch ── fork, kill ──► zygote.py: torch imported, ────► worker.py
-     │             ◄─ exit codes ─── one thread; forks and reaps      ├─ listener thread: where am I, is anybody there
+     │             ◄─ exit codes ─── one thread; forks and reaps      ├─ listener thread: answers, notices the end
      └─ watched_call                                                  └─ main thread: fn(…), watched by announce, prints
-         │   ══ job, over, where? ═ wire: a socket to each rank ════►   │
+         │   ══ run, over, where ══ wire: a socket to each rank ════►   │
          │   ◄══ entered, here, out, returned, raised ═══════════════   ╪══ gloo or NCCL ══► the other ranks
          ├─ matching: do the ranks' calls fit?
          └─ report: RankFailure
 
-A rank announces a call before it makes the call. So the notebook knows who waits for whom even when all ranks hang.
+A rank announces a call before it makes the call. So the notebook knows which rank waits for which, even in a hang.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MAX_WORLD_SIZE = 64
 
 
 class Ranks:
-    """A group of rank processes of your own. Use it as a context manager, or call `close()`.
+    """A group of rank processes of your own, to use as a context manager or to close by `close()`.
 
     Args:
-        world_size: how many processes.
+        world_size: number of processes.
         backend: the backend of torch.distributed. None takes NCCL (and gloo for CPU tensors) when every rank can have
             a GPU of its own, else gloo.
         timeout_s: seconds that one call may take.
         diagnose: compare the communication calls of all ranks with each other while they run; finds wrong orders,
-            shapes and dtypes, and deadlocks within a second. Switch it off when you time communication.
+            shapes and dtypes, and deadlocks within a second. Switch this off when you time communication.
 
     Raises:
         ValueError: `world_size` or `timeout_s` makes no sense, or NCCL is wanted and there are too few GPUs.
@@ -68,7 +68,7 @@ class Ranks:
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call `fn(*args, **kwargs)` on every rank; all results, in rank order.
 
-        `fn` and what it uses may be defined in notebook cells. Modules that it imports are read from disk by the ranks,
+        `fn` and all it uses may be defined in notebook cells. Modules that it imports are read from disk by the ranks,
         and again when you edit their files. Each call begins like a fresh process: torch's default seed and dtype.
 
         Raises:
@@ -106,7 +106,7 @@ class Ranks:
         with contextlib.suppress(RuntimeError):
             self._workers.wait_until_ready()
             return self._workers
-        self._replace(self._workers)  # somebody killed a rank, or the process that ranks are forked from
+        self._replace(self._workers)  # a rank was killed, or the process that ranks are forked from
         self._workers.wait_until_ready()
         return self._workers
 
@@ -122,7 +122,7 @@ class Ranks:
         return workers
 
     def close(self) -> None:
-        """End the processes. Safe to call twice."""
+        """End the processes; a second call does nothing."""
         with self._lock:
             if self._workers is not None and self._owner == os.getpid():
                 self._workers.end()
@@ -137,7 +137,7 @@ class Ranks:
 
 @functools.cache
 def _shared(world_size: int, backend: str, _pid: int) -> Ranks:
-    """The pool that all `run` calls of a process share."""
+    """The pool that all `run` calls of a process with this size and backend share."""
     return Ranks(world_size, backend)
 
 
@@ -146,11 +146,11 @@ def run(
 ) -> list[Any]:
     """Call `fn(*args, **kwargs)` on `world_size` processes that share a process group; the results in rank order.
 
-    The processes are started on the first call and stay for the next ones. See `Ranks.run` for what `fn` may be.
+    The processes are started on the first call and stay for the next ones. `Ranks.run` says more about `fn`.
 
     Args:
         fn: the function; may be defined in a notebook cell.
-        world_size: how many ranks.
+        world_size: number of ranks.
         timeout_s: seconds after which the call is ended and reported as a hang.
         diagnose: compare the ranks' communication calls while they run (see `Ranks`); switch it off for timings.
 

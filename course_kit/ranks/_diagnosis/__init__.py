@@ -1,1 +1,1 @@
-"""Why a call failed: who waits for whom, in which line. A reader of the lessons needs none of it."""
+"""The diagnosis of a failed call: which rank waits for which, in which line. No lesson needs a look inside."""

@@ -1,9 +1,9 @@
 """Announcements of a rank's communication to the notebook: a thin layer over torch.distributed's functions.
 
-Each call of the reader's first sends its description (group, number, shape, dtype, …) to the notebook, then does what
-it always did. Sending before doing is the point: however a call ends, the notebook knows of it. Without diagnosis the
-layer is taken off, and torch.distributed is untouched. Calls from C++ (DistributedDataParallel's own, DTensor's) pass
-below it; for those `collective_in` asks the flight recorder that gloo and NCCL keep.
+Each call of the reader's first sends its description (group, number, shape, dtype, …) to the notebook, and then runs.
+Sending before running is the point: however a call ends, the notebook knows of it. Without diagnosis the layer is taken
+off, and torch.distributed is untouched. Calls from C++ (DistributedDataParallel's own, DTensor's) pass below the layer;
+for those `collective_in` asks the flight recorder that gloo and NCCL keep.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class CommunicationInterceptor:
         return covered
 
     def _refuse_strangers(self, call: Call) -> None:
-        """Raise for a message that nobody can get or send: gloo would wait for ever, or crash the process."""
+        """Raise for a peer that is no rank, or is this rank itself: gloo would wait for ever, or crash the process."""
         if not isinstance(call, PointToPointCall):
             return
         peer, way = (call.receiver, "to") if call.direction == "send" else (call.sender, "from")
@@ -121,7 +121,7 @@ class CommunicationInterceptor:
 
     @contextlib.contextmanager
     def _in_call(self, call: Call | None) -> Iterator[None]:
-        """Mark this thread as waiting in `call`; without one, leave what it waits in (a `barrier` is work, too)."""
+        """Mark this thread as waiting in `call`; without one, keep its mark (a `barrier` waits for work, too)."""
         with contextlib.ExitStack() as stack:
             if call is not None:
                 self._tickets += 1
@@ -141,7 +141,7 @@ class CommunicationInterceptor:
                 self._send(("lost", self._lost.popleft()))
 
     def _remember(self, result: Any, calls: list[Call]) -> None:
-        """Note which call an unfinished piece of work belongs to, for the moment when somebody waits for it."""
+        """Note the call that an unfinished piece of work belongs to, for the moment when the work is waited for."""
         works = result if isinstance(result, list) else [result]
         for work, call in zip(works, calls, strict=False):
             if isinstance(work, c10d.Work):

@@ -2,7 +2,7 @@
 
 Pure data, no processes: a `Matcher` takes the calls that ranks are about to make and answers with the first
 contradiction. Gloo itself finds few: another dtype of the same size, another shape or another order give wrong
-numbers in silence, and a missing call is a "timeout" that names nobody.
+numbers in silence, and a missing call is a "timeout" that names no rank.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Literal, NamedTuple
 
 
 class CollectiveCall(NamedTuple):
-    """A rank is about to call a collective.
+    """A collective that a rank is about to call.
 
     Attributes:
         group: the process group's name.
-        members: its ranks.
-        sequence: how many collectives of this group the rank called before, in this run.
+        members: the group's ranks.
+        sequence: number of collectives of this group that the rank called before, in this run.
         collective: the function's name.
         details: (name, value) pairs on which all ranks must agree: shape, dtype, reduce op, root.
-        site: the line that calls it.
+        site: the line of the call.
         tensor: all names of the tensor in the reader's code, sorted; empty if there is none.
         parts: for an all-to-all, the amounts (sent to, received from) each member.
     """
@@ -39,19 +39,19 @@ class CollectiveCall(NamedTuple):
 
 
 class PointToPointCall(NamedTuple):
-    """A rank is about to send or receive.
+    """A send or receive that a rank is about to call.
 
     Attributes:
         group: the process group's name.
         direction: "send" or "recv".
-        sender: the sending rank; None where a receiver takes from anybody and has not got it yet.
+        sender: the sending rank; None where a receiver takes a message from any rank and has not got one yet.
         receiver: the receiving rank.
         tag: only transfers with the same tag match.
-        sequence: how many transfers of this direction, between these two with this tag, came before.
+        sequence: number of transfers of this direction, between these two with this tag, that came before.
         collective: the function's name.
-        elements: how many numbers, None for objects.
-        dtype: their type, None for objects.
-        site: the line that calls it.
+        elements: number of elements, None for objects.
+        dtype: the elements' type, None for objects.
+        site: the line of the call.
     """
 
     group: str
@@ -92,9 +92,9 @@ class Mismatch:
     """Calls that contradict each other.
 
     Attributes:
-        calls: rank → the call it made there; ranks that come to the same place later add theirs.
+        calls: rank → its call at the place of the contradiction; ranks that come there later add theirs.
         members: the ranks that make a call there.
-        verdict: the contradiction in words, unless it is that the calls are of different kinds or details.
+        verdict: the contradiction in words; "" where the calls differ in function or details.
     """
 
     calls: Mapping[int, Call]
@@ -108,7 +108,7 @@ class Unanswered:
 
     Attributes:
         calls: rank → the call it made.
-        absent: the ranks that did not.
+        absent: the ranks that made none.
     """
 
     calls: dict[int, Call]
@@ -116,7 +116,7 @@ class Unanswered:
 
 
 class Matcher:
-    """All calls of one run, and of these the open ones, which still wait for a rank."""
+    """The open calls of one run, which still wait for a rank, and the tensors' names in the completed ones."""
 
     def __init__(self) -> None:
         self._collectives: dict[tuple[object, ...], dict[int, CollectiveCall]] = {}
@@ -140,10 +140,10 @@ class Matcher:
         return _unfit_parts(call.members, calls) or self._other_order(call.members, calls)
 
     def _other_order(self, members: tuple[int, ...], calls: dict[int, CollectiveCall]) -> Mismatch | None:
-        """Same calls in another order: over time, the names that two ranks pair with each other close a cycle.
+        """Find the same calls in another order: the names that two ranks pair over time close a cycle.
 
         A rank that passes `a` where another passes `b` proves nothing: the code of a root and of the others may well
-        name them differently. But if elsewhere it passes `b` where the other passes `a`, the sums mix `a` with `b`.
+        use different names. But if elsewhere the rank passes `b` and the other `a`, the sums mix `a` with `b`.
         """
         reference = calls[members[0]]
         for rank in members[1:]:
@@ -187,16 +187,16 @@ class Matcher:
         return Mismatch({send.rank: send, receive.rank: receive}, (send.rank, receive.rank), verdict)
 
     def received_from_anyone(self, call: PointToPointCall) -> Mismatch | None:
-        """Take note that a `recv` without a source has its message: `call` says from whom."""
+        """Take note that a `recv` without a source has its message: `call` names the sender."""
         self._from_anyone[call.receiver] -= 1
         return self._take_point_to_point(call)
 
     def lose(self, send: PointToPointCall) -> None:
-        """Take note that an `isend`'s handle is gone, and nobody waited: the message may be gone, or have arrived."""
+        """Take note that an `isend`'s handle is gone without a wait: the message may be gone, or have arrived."""
         self.lost[_place(send)] = send
 
     def lost_for(self, call: Call) -> PointToPointCall | None:
-        """The send that this `recv` takes its message from, if that may be lost."""
+        """The send that this `recv` takes its message from, if the message may be lost."""
         return self.lost.get(_place(call)) if isinstance(call, PointToPointCall) and call.direction == "recv" else None
 
     def waits_for(self, call: Call) -> set[int]:
@@ -224,14 +224,14 @@ class Matcher:
 
 
 def _place(call: Call) -> tuple[object, ...]:
-    """What calls that belong together have in common; messages with one tag arrive in the order of their sends."""
+    """The key that calls which belong together share; messages with one tag arrive in the order of their sends."""
     if isinstance(call, CollectiveCall):
         return call.group, call.members, call.sequence
     return call.group, call.sender, call.receiver, call.tag, call.sequence
 
 
 def _unfit_parts(members: tuple[int, ...], calls: dict[int, CollectiveCall]) -> Mismatch | None:
-    """In an all-to-all, two ranks of which one sends another amount than the other takes."""
+    """Two ranks of an all-to-all of which one sends another amount than the other takes; None if there are none."""
     for i, sender in enumerate(members):
         for j, receiver in enumerate(members):
             send, take = calls[sender], calls[receiver]

@@ -1,8 +1,8 @@
 """The report of a call that failed: `RankFailure`, with one sentence for all ranks and a `RankReport` for each.
 
-A hang on 4 processes is only a riddle while nobody says who waits for whom. So a failure starts with one sentence that
-says so, and then tells the fate of every rank, with the reader's own lines. `Evidence` is what the ranks have said, and
-finds that sentence. Pure data, no processes.
+A hang on 4 processes is only a riddle until the report says which rank waits for which. So a failure starts with one
+sentence that says so, and then tells the fate of every rank, with the reader's own lines. `Evidence` holds the ranks'
+words, and finds that sentence. Pure data, no processes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class WaitsIn:
 
     Attributes:
         collective: the name of the torch.distributed function ("all_reduce", "recv").
-        site: the line that called it ("cell [5] line 7").
-        sequence: how many calls of this group the rank made before, in this run (0 for the first); None if unknown.
+        site: the line of the call ("cell [5] line 7").
+        sequence: number of such calls in this group, or with this peer, that came before, in this run; None if unknown.
         peers: the other end, in words ("from rank 0"), or "".
     """
 
@@ -47,15 +47,15 @@ class RankReport:
     """The fate of one rank.
 
     Attributes:
-        rank: its number.
+        rank: the rank's number.
         state: "returned", "raised" (an exception), "died" (its process ended), "waiting" (blocked in a communication)
             or "running" (busy in code of its own when the call was ended).
             A rank whose connection broke because another one died counts as waiting.
         traceback: the exception's traceback if the rank raised, else its stack, with the reader's source lines.
         waits_in: the communication that a waiting rank is blocked in.
-        exit_code: how the process of a rank that died ended; minus the signal's number if a signal killed it.
-        error: the exception in one line ("ValueError: …") if it raised.
-        last_words: what C code printed before the process died.
+        exit_code: exit code of the process of a rank that died; minus the signal's number if a signal killed it.
+        error: the exception in one line ("ValueError: …") if the rank raised.
+        last_words: the prints of C code before the process died.
     """
 
     rank: int
@@ -100,7 +100,7 @@ class RankFailure(RuntimeError):
     """At least one rank of a call did not return as it should, so the call has no result.
 
     Attributes:
-        verdict: what happened, in one sentence.
+        verdict: the failure, in one sentence.
         reports: one `RankReport` per rank, in rank order.
     """
 
@@ -133,7 +133,7 @@ def one_sentence(fates: Mapping[int, str], first: Collection[int] = ()) -> str:
 
 
 def _told_once(stories: Mapping[int, str]) -> list[str]:
-    """Rank → its story, which begins with a verb. Ranks with the same story share one: `ranks 0, 1 and 3 wait in …`."""
+    """The ranks' stories, which begin with a verb; ranks with the same one share it: `ranks 0, 1 and 3 wait in …`."""
     tellers: dict[str, list[int]] = {}
     for rank, story in stories.items():
         tellers.setdefault(story, []).append(rank)
@@ -159,11 +159,11 @@ class Evidence:
         timeout_s: the call's time limit.
         ended: rank → its report, for those that returned, raised or died.
         latest: rank → the communication that it announced last.
-        positions: rank → its position at the end, for the others; of a rank that could not answer, it has only a stack.
+        positions: rank → its position at the end, for the others; that of a rank that could not answer is only a stack.
         mismatch: calls that contradict each other.
         unanswered: calls that need a rank which returned.
         deadlocked: ranks that wait for each other.
-        lost: rank → the send whose message it waits for, if that send's handle is gone and nobody waited for it.
+        lost: rank → the send whose message it waits for, if that send's handle is gone without a wait.
         cannot_say: whether other programs kept the ranks from their cores for most of the time.
     """
 
@@ -205,7 +205,7 @@ class Evidence:
         return f"not done after {self.timeout_s:g} s{busy}: {one_sentence(fates)}{self._losses()}"
 
     def _losses(self) -> str:
-        """The reason that a sent message does not come, and what to do: the likeliest slip with `isend`."""
+        """The reason that a sent message does not come, and the cure: the likeliest slip with `isend`."""
         if not self.lost:
             return ""
         sites = ", ".join(sorted({f"{send.collective} ({send.site})" for send in self.lost.values()}))

@@ -1,9 +1,9 @@
 """A rank's place and tensors in the reader's words: "cell [5] line 7" instead of a temporary file and a process number.
 
-Ranks use this module. Tracebacks and stacks show the lines that the reader wrote. Frames inside of torch or of this
-package are left out, and so is everything that changes from run to run (addresses, temporary paths, caret marks, whose
-place depends on the Python version). With the names of tensors, ranks that reduce `a` and `b` in different orders can
-be told from ranks that agree: the backend sees two tensors of the same shape and sums them in silence.
+Tracebacks and stacks show the lines that the reader wrote. Frames inside of torch or of this package are left out, and
+so is everything that changes from run to run (addresses, temporary paths, caret marks, whose place depends on the
+Python version). With the names of tensors, ranks that reduce `a` and `b` in different orders can be told from ranks
+that agree: the backend sees two tensors of the same shape and sums them in silence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def know_cells(cells: dict[str, tuple[str, str]]) -> None:
 
 @lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
-    """Whether code is somebody else's: torch, Python's own, an installed package, or this package."""
+    """Whether code is not the reader's: torch, Python's own, an installed package, or this package."""
     if filename in CELLS:
         return False
     return filename.startswith(("<", *_OURS, *LIBRARIES))
@@ -90,7 +90,7 @@ def call_site(frame: FrameType | None) -> str:
 
 
 def stack_text(frame: FrameType | None) -> str:
-    """The stack of a running thread, innermost call last, only the reader's frames (all, if there are none)."""
+    """The stack of a running thread, innermost call last, only the reader's frames (or else all but ours)."""
     return _tidy("".join(_reader_frames(traceback.extract_stack(frame)).format()))
 
 
@@ -156,9 +156,9 @@ def _scope(frame: FrameType) -> Mapping[str, object]:
 
 
 def _forget(frame: FrameType) -> None:
-    """Up to Python 3.12, a function's `f_locals` is a copy that stays with its frame: it would keep tensors alive.
+    """Empty a function's `f_locals`: up to Python 3.12, a copy that stays with its frame and would keep tensors alive.
 
-    Not forgotten is a copy that the reader holds as well, since he called `locals()`.
+    A copy that the reader's code holds as well, since it called `locals()`, stays as it is.
     """
     if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
         copy = frame.f_locals

@@ -1,1 +1,1 @@
-"""How ranks live: started, called, packed, heard and ended. A reader of the lessons needs none of it."""
+"""The life of ranks: started, called, packed, heard and ended. No lesson needs a look inside."""

@@ -1,4 +1,4 @@
-"""For code that runs in a rank, whoever started it: `ranks.run` or torchrun on several machines."""
+"""Functions for code that runs in a rank, started by `ranks.run` or by torchrun on several machines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch.distributed as dist
 def init(backend: str | None = None) -> None:
     """Join the process group that torchrun announces. Inside `ranks.run` there is one already, and nothing happens.
 
-    All ranks must call. Put it under `if __name__ == "__main__":` of the script that torchrun starts.
+    All ranks must call, under `if __name__ == "__main__":` of the script that torchrun starts.
 
     Args:
-        backend: None takes NCCL (with gloo for CPU tensors) if this rank has a GPU of its own, else gloo.
+        backend: None takes NCCL (with gloo for CPU tensors) if each rank of this machine can have a GPU, else gloo.
 
     Raises:
         ValueError: the process was not started by torchrun, or NCCL is wanted and there are too few GPUs.
@@ -30,8 +30,8 @@ def init(backend: str | None = None) -> None:
 
 
 def backend_for(ranks_here: int, wanted: str | None = None) -> str:
-    """What torch.distributed shall use where `ranks_here` ranks share a machine: what is wanted, or else NCCL for GPU
-    tensors (and gloo for CPU tensors) when every rank can have its own GPU, or else gloo.
+    """The backend of torch.distributed where `ranks_here` ranks share a machine: the one that is wanted, or else NCCL
+    for GPU tensors (and gloo for CPU tensors) when every rank can have its own GPU, or else gloo.
 
     Raises:
         ValueError: NCCL is wanted, and there are fewer GPUs than ranks.

@@ -72,7 +72,7 @@ class ForkLauncher:
             self._control.sendall(REQUEST.pack(verb, group, rank))
 
     def exit_code(self, group: int, rank: int, wait_s: float) -> int | None:
-        """How the rank ended (negative: killed by that signal); None if that is not known within `wait_s`."""
+        """The rank's exit code (negative: killed by that signal); None if there is none within `wait_s`."""
         end = time.monotonic() + wait_s
         self._collect_exits()
         while (group, rank) not in self._exits and (left := end - time.monotonic()) > 0 and self.alive:
@@ -80,7 +80,7 @@ class ForkLauncher:
         return self._exits.get((group, rank))
 
     def _collect_exits(self, wait_s: float = 0.0) -> None:
-        """Read the zygote's reports; left unread they would one day fill the socket and stop it."""
+        """Read the zygote's reports; left unread they would one day fill the socket and stop the zygote."""
         while select.select([self._control], [], [], wait_s)[0]:
             report = b""
             with contextlib.suppress(ConnectionError):
@@ -146,7 +146,7 @@ class SpawnLauncher:
             process.wait()
 
     def signal(self, group: int, rank: int) -> None:
-        """Do nothing: Windows has no SIGUSR1: a rank that cannot answer stays without a stack."""
+        """Do nothing: Windows has no SIGUSR1, so a rank that cannot answer stays without a stack."""
 
     def exit_code(self, group: int, rank: int, wait_s: float) -> int | None:
         """See `ForkLauncher`."""
@@ -175,7 +175,7 @@ _launcher: Launcher | None = None
 
 
 def can_fork() -> bool:
-    """Whether this system has what the `ForkLauncher` needs."""
+    """Whether the `ForkLauncher` works on this system."""
     return hasattr(os, "fork") and hasattr(socket, "send_fds")
 
 

@@ -1,7 +1,7 @@
 """Packing a call for its ranks: the function, its arguments, and the state of the notebook on which they rely.
 
 `cloudpickle` ships functions by value when they are defined in a cell, and by name when they live in a module. Where
-a value cannot be shipped, the error names the variable: "cannot pickle '_thread.lock' object" alone helps nobody.
+a value cannot be shipped, the error names the variable: "cannot pickle '_thread.lock' object" alone is no help.
 
 Two rules are our own: a tensor on a GPU travels through the CPU, a module by its name. An argument on the notebook's
 GPU arrives in each rank on the rank's own device; a result on a rank's GPU arrives in the notebook on the CPU.
@@ -36,7 +36,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """The call as bytes.
 
     Raises:
-        ValueError: something in it cannot be shipped; the message names the variable.
+        ValueError: a part of the call cannot be shipped; the message names the variable.
     """
     try:
         return dumps((fn, args, kwargs))
@@ -52,7 +52,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, str] | None:
-    """The first variable of the call that does not pickle: its name in words, its value, and why."""
+    """The first variable of the call that does not pickle: its name in words, its value, and the reason."""
     try:
         bound = inspect.signature(fn).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # the call does not fit the signature: the ranks will say so
@@ -103,7 +103,7 @@ class NotebookState:
 
 
 class NotebookStateTracker:
-    """Remembers what one group of ranks was told, and so which changes are news to the group."""
+    """Remembers the state that one group of ranks was told, and so finds the changes that are news to the group."""
 
     def __init__(self) -> None:
         self._cells: set[str] = set()
@@ -178,6 +178,6 @@ def _is_on_accelerator(tensor: torch.Tensor) -> bool:
 
 
 def _on_own_device(tensor: Any, requires_grad: bool, kind: type) -> Any:
-    """In the receiving process: the tensor on the device that belongs to it."""
+    """The tensor on the device of this process, which receives the tensor."""
     here = tensor.to(device())
     return here.requires_grad_(requires_grad) if kind is type(here) else kind(here, requires_grad=requires_grad)

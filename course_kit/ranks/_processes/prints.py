@@ -1,4 +1,4 @@
-"""Prints of ranks: whole lines, labelled by rank, in an order that does not depend on who was faster.
+"""Prints of ranks: whole lines, labelled by rank, in an order that does not depend on the ranks' speed.
 
 Rank 0's lines appear while they are printed; the others' are kept and follow in rank order when the call ends, also
 when it ends in a failure. `sys.stdout` and `sys.stderr` of a rank travel as messages; prints of C code land in the
@@ -17,7 +17,7 @@ from typing import IO
 
 _HELD_CHARACTERS = 8 << 20
 _CHATTER = re.compile(r"^\[(Gloo\]|[WIE]\d{4} )")
-"""Lines that gloo and c10 log on their own: they hold times and addresses, and nobody asked for them."""
+"""Lines that gloo and c10 log unasked; they hold times and addresses."""
 
 
 class LabelledStream(io.TextIOBase):
@@ -59,7 +59,7 @@ class Printer:
         self._room = [_HELD_CHARACTERS] * world_size
 
     def take(self, rank: int, stream: str, text: str) -> None:
-        """Show or keep what `rank` printed on `stream` ("stdout" or "stderr")."""
+        """Show or keep the text that `rank` printed on `stream` ("stdout" or "stderr")."""
         if rank == 0:
             self._show(rank, stream, text)
         elif self._room[rank] > 0:
@@ -69,7 +69,7 @@ class Printer:
             self._held.append((rank, stream, text))
 
     def finish(self) -> None:
-        """Show what was kept, in rank order."""
+        """Show the kept lines, in rank order."""
         for printed in sorted(self._held, key=itemgetter(0)):
             self._show(*printed)
 
@@ -81,7 +81,7 @@ class Printer:
 
 
 class Log:
-    """A nameless file that takes what the C code of one rank prints; it outlives the rank."""
+    """A nameless file that takes the prints of one rank's C code, and outlives the rank."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file

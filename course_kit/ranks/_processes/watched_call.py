@@ -80,7 +80,7 @@ class WatchedCall:
                 return
 
     def _left_s(self) -> float:
-        """Seconds that the ranks may still take: what others on this machine cost them is not counted."""
+        """Seconds that the ranks may still take: time that other programs on this machine cost them is not counted."""
         if self._hurry_until is not None:
             return self._hurry_until - time.monotonic()
         self._own.look()
@@ -90,7 +90,7 @@ class WatchedCall:
         return set(range(self._workers.world_size)) - set(self._seen.ended)
 
     def _hear(self, wait_s: float) -> bool:
-        """Take what arrives within `wait_s`; whether that was anything."""
+        """Take the messages that arrive within `wait_s`; return whether there were any."""
         heard = list(self._workers.messages(wait_s))
         for rank, message in heard:
             self._take(rank, message)
@@ -125,7 +125,7 @@ class WatchedCall:
                 self._hurry()
 
     def _losses(self) -> dict[int, PointToPointCall]:
-        """Of the ranks that wait for a message: the sends whose handles are gone."""
+        """Rank that waits for a message → the send of this message, if its handle is gone."""
         waiting = {rank: self._seen.positions[rank].waiting for rank in self._unfinished() & set(self._seen.positions)}
         found = {rank: self._matcher.lost_for(wait.call) for rank, wait in waiting.items() if wait}
         return {rank: send for rank, send in found.items() if send}
@@ -151,10 +151,10 @@ class WatchedCall:
             self._hear(0.05)
 
     def _ask_by_signal(self) -> None:
-        """A rank that holds the interpreter's lock cannot answer; its fault handler still can."""
+        """Ask silent ranks by a signal: where the interpreter's lock is held, the fault handler still answers."""
         silent = self._unfinished() - set(self._seen.positions)
         for rank in silent:
-            self._workers.logs[rank].news()  # not of interest now: what comes after it is
+            self._workers.logs[rank].news()  # skipped: of interest are the lines after these
             self._workers.launcher.signal(self._workers.number, rank)
         if silent:
             time.sleep(0.1)
@@ -168,7 +168,7 @@ class WatchedCall:
         waiting = {rank: position.waiting for rank, position in self._seen.positions.items() if position.waiting}
         missing = {rank: self._matcher.waits_for(wait.call) for rank, wait in waiting.items()}
         stuck = set(missing)
-        # Whoever waits for a rank that is free will be free.
+        # A rank that waits for a free one will be free.
         while freed := {rank for rank in stuck if not missing[rank] & (stuck | set(self._seen.ended))}:
             stuck -= freed
         tickets = frozenset((rank, waiting[rank].ticket) for rank in stuck)

@@ -1,6 +1,6 @@
 """Messages between the notebook's process and its ranks: pickled tuples over a socket, one length in front of each.
 
-A message is a tuple whose first item says what it is. From the notebook: `("start", rank, world_size, backend,
+A message is a tuple whose first item is its kind. From the notebook: `("start", rank, world_size, backend,
 store_port, group)`, `("run", call, notebook, diagnose)` with a call from `packing.pack` and a `NotebookState`,
 `("over",)` when all ranks returned, `("where",)`. From a rank: `("ready", pid)`, `("out", stream, text)`,
 `("entered", call)`, `("received", call)`, `("lost", call)`, `("here", position)`, `("returned", result, reusable)`,
@@ -29,8 +29,8 @@ class Position:
     Attributes:
         site: the innermost line of the reader's code.
         stack: the reader's part of the stack, with source lines.
-        waiting: the call that it announced and is still in, if any.
-        collective: the communication it is in by other evidence (its stack, the backend's recorder), or "".
+        waiting: the call that the rank announced and is still in, if any.
+        collective: the communication that the rank is in by other evidence (stack, the backend's recorder), or "".
     """
 
     site: str

@@ -32,7 +32,7 @@ from course_kit.ranks._processes.wire import Channel, Position
 
 _FRESH_SEED = torch.default_generator.initial_seed()
 _NEVER = datetime.timedelta(days=1)
-"""The process group's own time limit. The notebook's limit comes first: it can say who waits for whom."""
+"""The process group's own time limit. The notebook's limit comes first: it can say which rank waits for which."""
 
 
 class Rank:
@@ -42,7 +42,7 @@ class Rank:
         self.channel = channel
         self.jobs: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.main_thread = threading.get_ident()
-        self._interceptor: CommunicationInterceptor  # made by `work`; nobody asks before "ready"
+        self._interceptor: CommunicationInterceptor  # made by `work`, and not asked before "ready"
         self._out = LabelledStream(lambda text: channel.send(("out", "stdout", text)), 1)
         self._err = LabelledStream(lambda text: channel.send(("out", "stderr", text)), 2)
 
@@ -52,7 +52,7 @@ class Rank:
         try:
             while True:
                 while not select.select([self.channel], [], [], 1.0)[0]:
-                    if os.getppid() != parent:  # the zygote was killed: nobody would reap us
+                    if os.getppid() != parent:  # the zygote was killed: no process would reap this one
                         os._exit(0)
                 for message in self.channel.receive():
                     if message[0] == "where":
@@ -64,7 +64,7 @@ class Rank:
             os._exit(0)
 
     def _position(self) -> Position:
-        """Where the main thread is; of its waiting, else of any thread's (autograd has its own for GPUs)."""
+        """The main thread's place, and the call that it or another thread waits in (autograd has its own for GPUs)."""
         frame = sys._current_frames().get(self.main_thread)
         waits = dict(self._interceptor.waiting)
         waiting = waits.get(self.main_thread) or next(iter(waits.values()), None)
@@ -86,13 +86,13 @@ class Rank:
             self._out.end_line()
             self._err.end_line()
             with contextlib.suppress(OSError, TypeError):
-                ctypes.CDLL(None).fflush(None)  # what C code has printed
+                ctypes.CDLL(None).fflush(None)  # the prints of C code
             self._interceptor.tell_lost()
             self.channel.send(answer)
             del job, answer
 
     def _answer(self, call: bytes, notebook: packing.NotebookState, diagnose: bool) -> tuple[Any, ...]:
-        """Make the call. Whatever it raises, `SystemExit` included, is reported and does not end the rank."""
+        """Make the call. Any error of it, `SystemExit` included, is reported and does not end the rank."""
         try:
             self._settle(notebook, diagnose)
             fn, args, kwargs = packing.loads(call)
@@ -147,9 +147,9 @@ def _leave_groups() -> None:
 
 
 def _forget(modules: list[str]) -> None:
-    """Import these afresh when they are next needed; this package, which is at work, stays.
+    """Forget modules, so that the next import reads them afresh; this package, which is at work, stays.
 
-    What lies below them goes too: a namespace package, which has no file, would look for its parent in vain.
+    Modules below them go too: a namespace package, which has no file, would look for its parent in vain.
     """
     own = __name__.removesuffix("_processes.worker")  # `_diagnosis` is at work too
     for name in list(sys.modules):
@@ -159,7 +159,7 @@ def _forget(modules: list[str]) -> None:
 
 
 def _prepare_process() -> None:
-    """What a forked or fresh process needs before it serves."""
+    """Prepare a forked or fresh process: its signals, fault handler, open files, network interface and random seed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter interrupts the whole process group; the notebook decides
     faulthandler.enable(file=2, all_threads=False)
     if hasattr(faulthandler, "register"):
@@ -175,7 +175,7 @@ def _prepare_process() -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Serve calls until the notebook is gone. Never returns."""
+    """Serve calls until the notebook is gone, and never return."""
     _prepare_process()
     rank = Rank(Channel(connection))
     threading.Thread(target=rank.listen, name="course-ranks-listener", daemon=True).start()

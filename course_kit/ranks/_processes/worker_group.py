@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 
 class WorkerGroup:
-    """`world_size` processes that share a process group; `start` returns before they are ready."""
+    """`world_size` processes that share a process group; the constructor returns before they are ready."""
 
     def __init__(self, world_size: int, backend: str) -> None:
         self.number = next(_numbers)
@@ -92,7 +92,7 @@ class WorkerGroup:
                 yield key.data, message
 
     def end(self) -> None:
-        """Kill every process of the group. Safe to call twice; does nothing in a fork of the notebook's process."""
+        """Kill every process of the group; do nothing the second time, or in a fork of the notebook's process."""
         if os.getpid() != self._owner or self._ended:
             return
         self._ended = True
@@ -108,7 +108,7 @@ class WorkerGroup:
 def _store(_pid: int) -> TCPStore:
     """The store of a process, through which the ranks of each of its groups find each other.
 
-    It listens on the loopback interface only, on a port that the system picks, so two kernels never collide.
+    The store listens on the loopback interface only, on a port that the system picks: two kernels never collide.
     """
     if os.name == "nt":
         return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

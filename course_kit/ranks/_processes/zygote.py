@@ -1,9 +1,9 @@
 """The process that ranks are forked from: it imports torch once and stays at one thread, so a fork is fast and safe.
 
 Forking the notebook's own kernel is not safe: after a matmul has started threads, its children hang. The zygote is
-a fresh Python that only imports; forking it gives a rank in milliseconds, and the ranks share its memory. It is also
-the ranks' parent in the sense of the operating system: it reaps them, tells the notebook how each one ended, and kills
-them all when the notebook is gone, even if that was killed with SIGKILL.
+a fresh Python that only imports; forking it gives a rank in milliseconds, and the ranks share its memory. The zygote is
+also the ranks' parent to the operating system: it reaps them, tells the notebook the exit code of each, and kills them
+all when the notebook is gone, even if that was killed with SIGKILL.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ USEFUL = (
 )
 """Modules of some lessons, seconds of import in every rank; imported whenever no request is waiting."""
 FIRST = "COURSE_RANKS_IMPORT"
-"""An environment variable: one more module to import before the first fork, whose files nobody edits meanwhile."""
+"""An environment variable: one more module to import before the first fork; its files must not change meanwhile."""
 
 
 class Zygote:
@@ -83,7 +83,7 @@ class Zygote:
         return True
 
     def _fork(self, group: int, rank: int, channel_fd: int, log_fd: int) -> None:
-        gc.freeze()  # the ranks' garbage collectors leave what is here alone, so its pages stay shared
+        gc.freeze()  # the ranks' garbage collectors leave objects from here alone, so their pages stay shared
         pid = os.fork()
         if pid:
             self._children[pid] = (group, rank)
@@ -119,7 +119,7 @@ class Zygote:
 
 
 def main(control_fd: int, notebook_pid: int) -> None:
-    """Import what ranks need, then serve. Ctrl-C is for the notebook: the zygote and its ranks ignore it."""
+    """Import the ranks' modules, then serve. Ctrl-C is for the notebook: the zygote and its ranks ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     _import(NEEDED)
@@ -129,13 +129,13 @@ def main(control_fd: int, notebook_pid: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Linux: have the kernel kill this process when the zygote ends, even if it is deep in C code at that moment."""
+    """Have Linux kill this process when the zygote ends, even if the process is deep in C code at that moment."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
 
 
 def _import(name: str) -> None:
-    """Import a module, if this version of torch has it; a rank then imports what it needs itself."""
+    """Import a module, if this version of torch has it; without it, ranks import their modules themselves."""
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
