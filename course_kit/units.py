@@ -83,7 +83,7 @@ class Quantity:
 
     def _same(self, value: object, other: object) -> Self:
         """Wrap a sum; adding seconds to bytes is refused."""
-        if isinstance(other, Quantity) and not (isinstance(other, type(self)) or isinstance(self, type(other))):
+        if isinstance(other, Quantity) and other.units is not self.units:
             raise TypeError(f"cannot add or subtract {type(self).__name__} and {type(other).__name__}")
         return value if value is NotImplemented else type(self)(value)  # type: ignore[call-arg, return-value]
 

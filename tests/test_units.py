@@ -40,6 +40,14 @@ def test_sums_and_multiples_keep_the_unit_and_ratios_lose_it():
     assert isinstance(one - Bytes(24), Bytes) and one - Bytes(24) == 1000
 
 
+def test_two_kinds_of_bytes_add_up_to_the_first():
+    class Sent(Bytes): ...
+
+    class Kept(Bytes): ...
+
+    assert type(Sent(5) + Kept(3)) is Sent and Kept(5) - Sent(3) == Bytes(2)
+
+
 @pytest.mark.parametrize(
     "wrong", [lambda: Bytes(1) + Flops(1), lambda: Seconds(1) - Bytes(1), lambda: Flops(1) + Count(1)]
 )

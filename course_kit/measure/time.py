@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 import timeit
@@ -26,7 +27,8 @@ def seconds(fn: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Seconds
     """
     if repeats < 1 or warmup < 0:
         raise ValueError(f"seconds needs repeats of at least 1 and warmup of at least 0; given {repeats} and {warmup}")
-    durations = timeit.repeat(fn, number=1, repeat=warmup + repeats, timer=_clock_s)
+    collecting = gc.enable if gc.isenabled() else gc.disable  # timeit itself switches the garbage collector off
+    durations = timeit.repeat(fn, collecting, number=1, repeat=warmup + repeats, timer=_clock_s)
     return Seconds(statistics.median(durations[warmup:]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -30,6 +31,17 @@ def test_it_calls_as_often_as_asked():
     calls: list[int] = []
     measure.seconds(lambda: calls.append(1), repeats=3, warmup=0)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_garbage_collector_works_as_it_does_outside(collecting):
+    before, seen = gc.isenabled(), []
+    (gc.enable if collecting else gc.disable)()
+    try:
+        measure.seconds(lambda: seen.append(gc.isenabled()), repeats=2)
+        assert [*seen, gc.isenabled()] == [collecting] * 4
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.parametrize("arguments", [{"repeats": 0}, {"warmup": -1}])

@@ -267,6 +267,19 @@ def test_a_wrong_program_is_named(cell: Cell, bug: str) -> None:
 
 
 RIGHT = {
+    "a wait inside of a call that pickles": """
+        class Waits:
+            def __init__(self, work): self.work = work
+            def __reduce__(self):
+                self.work.wait()
+                return int, (3,)
+
+        def f():
+            work = dist.all_reduce(torch.ones(2), async_op=True)
+            found = [None] * dist.get_world_size()
+            dist.all_gather_object(found, Waits(work))
+            assert found == [3] * dist.get_world_size()
+        """,
     "send and recv in branches": """
         def f():
             x = torch.full((4,), float(rank()))
@@ -368,6 +381,22 @@ RIGHT = {
 @pytest.mark.filterwarnings("ignore")
 def test_a_right_program_is_left_in_peace(cell: Cell, program: str, diagnose: bool) -> None:
     ranks.run(cell(RIGHT[program]), diagnose=diagnose)
+
+
+def test_a_message_of_a_refused_batch_has_no_number(cell: Cell) -> None:
+    fn = cell("""
+        def f():
+            x = torch.full((4,), 2.0 - rank())
+            if rank() == 0:
+                try:  # torch itself would have sent the first
+                    dist.batch_isend_irecv([dist.P2POp(dist.isend, x, peer) for peer in (1, 99)])
+                except ValueError:
+                    dist.send(x, dst=1)
+            else:
+                dist.recv(x, src=0)
+            return x[0].item()
+        """)
+    assert ranks.run(fn, world_size=2) == [2.0, 2.0]
 
 
 def test_several_ranks_share_one_sentence(cell: Cell) -> None:

@@ -213,6 +213,36 @@ def test_ranks_see_the_notebooks_folder_path_and_environment(
     assert ranks.run(look, world_size=2)[1] == (str(tmp_path), "/somewhere", "blue", "1")
 
 
+def test_a_call_that_takes_its_own_numbers_out_of_the_environment_leaves_the_next_one_whole(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks.run(cell("def f():\n    import os\n    return os.environ.pop('RANK')"), world_size=2)
+    monkeypatch.setenv("SOMETHING_NEW", "1")
+    assert ranks.run(cell("def f():\n    import os\n    return os.environ['SOMETHING_NEW']"), world_size=2) == [
+        "1",
+        "1",
+    ]
+
+
+def test_a_module_that_becomes_a_package_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "becomes_a_package.py"
+    path.write_text("def value():\n    return 22\n")
+    module = importlib.import_module("becomes_a_package")
+    try:
+        assert ranks.run(called_by_name, "becomes_a_package", world_size=2) == [22, 22]
+        path.unlink()
+        (tmp_path / "becomes_a_package").mkdir()
+        (tmp_path / "becomes_a_package" / "__init__.py").write_text("def value():\n    return 333\n")
+        assert ranks.run(called_by_name, "becomes_a_package", world_size=2) == [333, 333]
+    finally:
+        sys.modules.pop(module.__name__)
+
+
+def called_by_name(name: str) -> int:
+    return importlib.import_module(name).value()
+
+
 def test_edited_modules_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

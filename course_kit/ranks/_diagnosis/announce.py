@@ -92,6 +92,7 @@ class CommunicationInterceptor:
                 calls = []  # the call itself is wrong: torch's own message is the one to see
             for call in calls:
                 self._refuse_strangers(call)
+            calls = [self._numbered(call) for call in calls]  # not before: what is refused or no call has no number
             self.tell_lost()
             for call in calls:
                 self._send(("entered", call))
@@ -122,12 +123,18 @@ class CommunicationInterceptor:
     @contextlib.contextmanager
     def _in_call(self, call: Call | None) -> Iterator[None]:
         """Mark this thread as waiting in `call`; without one, keep its mark (a `barrier` waits for work, too)."""
-        with contextlib.ExitStack() as stack:
-            if call is not None:
-                self._tickets += 1
-                self.waiting[threading.get_ident()] = Waiting(call, self._tickets)
-                stack.callback(self.waiting.pop, threading.get_ident())
+        if call is None:
             yield
+            return
+        thread, outer = threading.get_ident(), self.waiting.get(threading.get_ident())
+        self._tickets += 1
+        self.waiting[thread] = Waiting(call, self._tickets)
+        try:
+            yield
+        finally:
+            del self.waiting[thread]
+            if outer is not None:  # what a call pickles may wait for another one
+                self.waiting[thread] = outer
 
     def _waits_for(self, work: dist.Work) -> contextlib.AbstractContextManager[None]:
         if unwaited := self._unwaited.pop(work, None):
@@ -152,8 +159,13 @@ class CommunicationInterceptor:
 
     def _found_sender(self, call: Call, sender: int) -> None:
         assert isinstance(call, PointToPointCall)
-        key = (call.group, call.direction, sender, call.receiver, call.tag)
-        self._send(("received", call._replace(sender=sender, sequence=self._count(key))))
+        self._send(("received", self._numbered(call._replace(sender=sender))))
+
+    def _numbered(self, call: Call) -> Call:
+        """A message with its number between its two ranks, once both are known; a collective has its own already."""
+        if not isinstance(call, PointToPointCall) or call.sender is None:
+            return call
+        return call._replace(sequence=self._count((call.group, call.direction, call.sender, call.receiver, call.tag)))
 
     def _count(self, key: tuple[object, ...]) -> int:
         self._sequences[key] += 1
@@ -176,8 +188,7 @@ class CommunicationInterceptor:
         direction = "send" if sends else "recv"
         assert receiver is not None
         return PointToPointCall(
-            group=group.group_name, direction=direction, sender=sender, receiver=receiver, tag=tag,
-            sequence=0 if sender is None else self._count((group.group_name, direction, sender, receiver, tag)),
+            group=group.group_name, direction=direction, sender=sender, receiver=receiver, tag=tag, sequence=0,
             collective=name, elements=None if tensor is None else tensor.numel(),
             dtype=None if tensor is None else _dtype(tensor), site=stacks.call_site(frame),
         )  # fmt: skip

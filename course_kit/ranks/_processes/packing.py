@@ -109,7 +109,7 @@ class NotebookStateTracker:
         self._cells: set[str] = set()
         self._surroundings: object = None
         self._modules: dict[str, float] = {}
-        self._module_count = 0
+        self._loaded: object = None
 
     def news(self) -> NotebookState:
         """The changes since the last time."""
@@ -128,11 +128,12 @@ class NotebookStateTracker:
 
     def _edited_modules(self) -> list[str]:
         """All modules of the reader's, if one of their files changed (others may have imported names from it)."""
-        if len(sys.modules) != self._module_count:
-            self._module_count = len(sys.modules)
+        if (loaded := (len(sys.modules), next(reversed(sys.modules)))) != self._loaded:  # one may have taken a place
+            self._loaded = loaded
             self._modules = {name: _modified(name) for name in _reader_modules()} | self._modules
         before = self._modules
-        self._modules = {name: _modified(name) or time for name, time in before.items()}
+        # A module that is no longer loaded has no news; one whose file is gone has: it may be a package now.
+        self._modules = {name: _modified(name) if sys.modules.get(name) else time for name, time in before.items()}
         return list(before) if self._modules != before else []
 
 

@@ -116,8 +116,8 @@ class Rank:
         if notebook.surroundings is not None:
             sys.path[:], folder, environment = notebook.surroundings
             os.chdir(folder)
-            own = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-            os.environ.update(environment | own)
+            own = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # a call may have taken them away
+            os.environ.update({name: value for name, value in environment.items() if name not in own})
         if notebook.stale:
             _forget(notebook.stale)
         torch.default_generator.manual_seed(_FRESH_SEED)

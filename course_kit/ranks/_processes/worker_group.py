@@ -14,6 +14,7 @@ import os
 import selectors
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from course_kit.ranks._processes.wire import Channel, encode
 
 _START_S = 60.0
 _numbers = itertools.count(1)
+_making_store = threading.Lock()
 
 
 class WorkerGroup:
@@ -47,7 +49,8 @@ class WorkerGroup:
             channel = Channel(self.launcher.start(self.number, rank, log.file))
             self.channels.append(channel)
             self._selector.register(channel, selectors.EVENT_READ, rank)
-        port = _store(os.getpid()).port
+        with _making_store:  # two threads that make one each would lose the first, and its ranks could not meet
+            port = _store(os.getpid()).port
         for rank, channel in enumerate(self.channels):
             channel.send(("start", rank, world_size, backend, port, self.number))
 
