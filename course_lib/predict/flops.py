@@ -50,7 +50,7 @@ def recomputed_flops(setup: Setup) -> Flops:
 
 
 def block_flops(setup: Setup) -> Flops:
-    """FLOPs of one block's forward pass: its matrices' (`rank_tensors`), those of scores and of their use."""
+    """FLOPs of one block's forward pass: the products with its matrices (`rank_tensors`), scores, and their use."""
     config = setup.shape
     if isinstance(config, ExpertModel):
         raise ValueError(f"{config.name} has experts: a token meets few of them: expert_parameters(model).active")

@@ -34,7 +34,7 @@ def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
       `gradients="fp32"` (Megatron-LM and DeepSpeed today).
     - "bf16": everything in 16 bits, no copy.
 
-    With ZeRO, each of d data ranks has 1/d of the state (`zero=1`), of the gradients as well (2), of the weights as
+    With ZeRO, each of d `Setup.copies` has 1/d of the state (`zero=1`), of the gradients as well (2), of the weights as
     well (3). "mixed" with Adam is then 16Ψ, 4Ψ + 12Ψ/d, 2Ψ + 14Ψ/d, 16Ψ/d (Rajbhandari et al. 2020, §5); "fp32" 16Ψ,
     8Ψ + 8Ψ/d, 4Ψ + 12Ψ/d, 16Ψ/d. These are the bytes between steps and, of gradients, at the end of a backward pass;
     `unit_buffers` has what stage 3 gathers on the way. Where parts differ, bytes are the mean over ranks.

@@ -136,8 +136,7 @@ class AddingLedger(Ledger):
 
 def _with_the_rest(setup: Setup, account: PeakAccount) -> PeakAccount:
     """The account with the other pieces' targets, and the sum of the losses; the optimizer finds no loss beside it."""
-    targets = INT64 * (setup.rank_rows - setup.rows_per_pass) * setup.seq
-    others = targets + (0 if account.phase == "optimizer step" else FLOAT)
+    others = INT64 * (setup.rank_rows - setup.rows_per_pass) * setup.seq + FLOAT * (account.phase != "optimizer step")
     return replace(account, temporaries=account.temporaries + others)
 
 
@@ -189,12 +188,13 @@ def largest(
         return "" if more <= 0 else f"{name}={times * step} needs {more} more than the {Bytes(memory)} that there are"
 
     holds(of(1))  # an error of the smallest value is an error of the question
-    if refusal(1):
+    tries = range(setup.rank_rows if name == "micro_batch" else 1, 0, -1)  # with a smaller last piece, more may fit
+    fails = 1 + (fits := next((times for times in tries if not refusal(times)), 0))
+    if not fits:
         raise ValueError(f"nothing fits: {refusal(1)}")
-    fails = 2
     while not refusal(fails):  # double, until it does not fit; then halve the gap
-        fails *= 2
-    fails = bisect_left(range(fails), True, lo=fails // 2, key=lambda times: refusal(times) != "")
+        fits, fails = fails, 2 * fails
+    fails = bisect_left(range(fails), True, lo=fits, key=lambda times: refusal(times) != "")
     found = of(fails - 1)
     return Largest((fails - 1) * step, found, holds(found), refusal(fails))
 

@@ -124,7 +124,7 @@ def rank_parameters(setup: Setup, stage: Stage = 0) -> Count:
 
     Matrices, tables and the biases of columns have 1/t of their elements on each tensor rank; norms, routers and the
     biases of rows are whole on each. With tied embeddings and several stages, the last one has a copy of the table.
-    With `zero=3` a rank has 1/d of all that between steps (the mean over the d data ranks).
+    With `zero=3` a rank has its part of all that between steps (the mean over the `Setup.copies` of each tensor).
 
     Raises:
         ValueError: as `rank_tensors`.

@@ -31,8 +31,8 @@ def unit_buffers(setup: Setup, prefetch: bool = True, stage: Stage = 0) -> Memor
         parameters    R + 2W: the block at work and the next one, on its way; without `prefetch` R + W
         gradients     R + 3W + P: a block's, those of the one before being sent and received, one not yet joined
 
-    These are the buffers of `parallel.zero3` on a CPU. Both are not full at one moment, and come on top of
-    `model_states` and activations.
+    These are the buffers of `parallel.zero3` on a CPU, for two blocks or more; a single one has fewer. Both are not
+    full at one moment, and come on top of `model_states` and activations.
 
     Raises:
         ValueError: another stage than 3; as `rank_tensors`.

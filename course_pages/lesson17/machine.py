@@ -239,7 +239,7 @@ def busy(setup: Setup, stage: int, pace: Pace) -> float:
     again = {"none": 1, "selective": 1, "full": 4 / 3}[setup.recompute]
     launches = setup.micro_batches * (again * setup.gpt.layers / setup.pipeline + has_head)
     launch = (pace.cut_launch_s if setup.tensor > 1 else pace.launch_s) + (setup.zero == 3) * pace.unit_launch_s
-    updated = rank_parameters(setup, stage) / (setup.data if setup.zero == 3 else 1)
+    updated = rank_parameters(setup, stage)  # in stage 3 of ZeRO its part of them
     update = pace.zero_update_s if setup.zero in (1, 2) else pace.update_s
     return launches * launch + flops / pace.flops_per_s + updated * update
 

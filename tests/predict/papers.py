@@ -7,9 +7,9 @@ from collections.abc import Collection
 from course_kit.accounts import CATEGORIES
 from course_kit.units import Bytes
 from course_lib import predict
+from course_lib.model.refusals import one_of
 from course_lib.model.zoo import ExpertModel
 from course_lib.predict import Setup
-from course_lib.predict.setup import one_of
 
 
 def step_flops(setup: Setup) -> int:

@@ -52,6 +52,16 @@ def test_so_may_the_sequences_of_a_rank() -> None:
     assert found.bounded_by == "micro_batch=7 is more than the 6 sequences that fall on the rank"
 
 
+def test_a_larger_piece_may_need_less_than_a_smaller_one() -> None:
+    """Eight rows in 5 + 3 keep fewer activations beside the gradients of the first piece than in 4 + 4."""
+    setup = Setup(SMALL, 8, 4)
+    needs = {n: predict.peak(setup.with_(micro_batch=n)).total for n in range(1, 9)}
+    assert needs[5] < needs[4]
+    for memory in needs.values():
+        largest = max(n for n, needed in needs.items() if needed <= memory)
+        assert predict.largest(setup, "micro_batch", memory).value == largest
+
+
 def test_so_may_a_limit() -> None:
     found = predict.largest(PLAIN, "batch_size", 10**9, limit=10)
     assert (found.value, found.bounded_by) == (10, "batch_size=11 is above the limit of 10")

@@ -63,7 +63,7 @@ def test_a_return_is_a_page_that_was_left() -> None:
 )
 def test_the_traffic_of_a_rank_is_a_short_walk(setup: Setup) -> None:
     pages = walk(lambda: predict.rank_traffic(setup))
-    assert returns(pages) <= 3, pages
+    assert returns(pages) <= 2, pages
 
 
 @pytest.mark.parametrize(
