@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import csv
 import dataclasses
+import json
+import os
 import pickle
 import re
 import shutil
@@ -178,6 +180,45 @@ def test_who_stops_a_batch_keeps_what_is_finished_and_every_kernel_ends(
     assert "1 of 3 are graded" in said and "--resume" in said and "Traceback" not in said
     assert [path.name for path in (course / "out" / "results").iterdir()] == ["ada.json"]
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in kernels)
+
+
+FAILS = """\
+import json
+from pathlib import Path
+import psutil
+from tests.grading.test_grade import batch, course, kernel_folders
+
+def test_fails(batch):
+    family = psutil.Process(batch.pid).children(recursive=True)
+    Path(__file__).with_name("seen.json").write_text(json.dumps([[p.pid for p in family], [*kernel_folders(family)]]))
+    assert batch.pid < 0, "on purpose"
+"""
+
+
+def test_nothing_outlives_a_test_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.grading.conftest import *\n")
+    (tmp_path / "test_fails.py").write_text(FAILS)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:nbval",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={tmp_path}",
+    ]
+    command += [f"--config-file={Path(__file__).parents[2] / 'pyproject.toml'}", f"--basetemp={tmp_path / 'temporary'}"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "on purpose" in ran.stdout and "1 failed" in ran.stdout, ran.stdout + ran.stderr
+    pids, folders = json.loads((tmp_path / "seen.json").read_text())
+    assert pids and folders
+    alive = [each for each in psutil.process_iter() if each.pid in pids and each.status() != psutil.STATUS_ZOMBIE]
+    left = [folder for folder in folders if Path(folder).exists()]
+    end(alive, left)  # nor this one
+    assert (alive, left) == ([], [])
 
 
 def test_after_a_stopped_batch_this_process_grades_again(
