@@ -100,10 +100,11 @@ def read(model: GPT, tokens: Int[Tensor, "batch new"], cache: KVCache) -> Float[
     start, end = cache.length, cache.length + tokens.shape[1]
     if end > model.config.context:
         raise ValueError(f"{end} tokens, but the context is {model.config.context}: stop before, or train a longer one")
-    x_BSD = model.embed_at(tokens, torch.arange(start, end))
+    positions = torch.arange(start, end)
+    x_BSD, rotated = model.embed_at(tokens, positions), positions if model.config.positions == "rotary" else None
     for layer in range(len(model.blocks)):
         block = cast(Block, model.blocks[layer])  # by number: a loop over `RecomputedLayers` yields segments
-        attend = partial(attend_cached, layer, cache, model.config.positions == "rotary")
+        attend = partial(attend_cached, layer, cache, rotated)
         x_BSD = x_BSD + block.attention(block.attention_norm(x_BSD), attend)
         x_BSD = x_BSD + block.mlp(block.mlp_norm(x_BSD))
     cache.length = end  # only now: all layers write behind the same tokens
@@ -111,12 +112,11 @@ def read(model: GPT, tokens: Int[Tensor, "batch new"], cache: KVCache) -> Float[
 
 
 def attend_cached(
-    layer: int, cache: KVCache, is_rotary: bool, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor
+    layer: int, cache: KVCache, rotated_N: Tensor | None, q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor
 ) -> Float[Tensor, "batch heads new head_width"]:
-    """Attention of the N new tokens over all tokens: their own keys and values join the cache first."""
-    if is_rotary:
-        positions_N = torch.arange(cache.length, cache.length + q_BHNK.shape[2])
-        q_BHNK, k_BHNK = rotate(q_BHNK, positions_N), rotate(k_BHNK, positions_N)
+    """Attention of N new tokens over all: their keys and values join the cache first, rotated by positions if given."""
+    if rotated_N is not None:
+        q_BHNK, k_BHNK = rotate(q_BHNK, rotated_N), rotate(k_BHNK, rotated_N)
     return tiled_attention(q_BHNK, *cache.extend(layer, k_BHNK, v_BHNK), causal=True)
 
 

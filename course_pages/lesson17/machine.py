@@ -276,9 +276,8 @@ def predict_peak(setup: Setup, stage: int) -> Bytes:
     if setup.data > 1 and not setup.zero:
         most += gradients
     if setup.zero == 3:
-        whole = setup.with_(tensor=1, pipeline=1)
-        buffers = (unit_buffers(whole, prefetch).parameters for prefetch in (True, False))
-        most += (2 * int(next(buffers)) - int(next(buffers))) // setup.tensor
+        ahead, alone = (int(unit_buffers(setup, prefetch, stage).parameters) for prefetch in (True, False))
+        most += 2 * ahead - alone  # 2(R + 2W) - (R + W)
     return Bytes(most)
 
 

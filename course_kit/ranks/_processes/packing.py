@@ -123,7 +123,8 @@ class NotebookStateTracker:
             if filename not in self._cells and is_cell(filename):
                 self._cells.add(filename)
                 news[filename] = (cell_label(filename), "".join(linecache.getlines(filename)))
-        stacks.know_cells(news)
+        if news:  # or each call would clear the caches of `stacks`
+            stacks.know_cells(news)
         return news
 
     def _edited_modules(self) -> list[str]:
