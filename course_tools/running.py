@@ -78,7 +78,8 @@ def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float
             console.print(Text.from_ansi(result.problem), soft_wrap=True)
         if checks and result.notebook:
             console.print(origins(result.lesson.name, result.notebook))
-    console.print(table(results))
+    wide = console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
+    wide.print(table(results))  # a log has room for each name
     return not any(result.problem for result in results)
 
 
@@ -130,7 +131,8 @@ def _checks_of(cell: NotebookNode) -> list[ComparedRow]:
 
 def table(results: Sequence[LessonRun]) -> Table:
     """One row per lesson: seconds, checks made, and the worst ratio of measurement to prediction."""
-    shown = Table("lesson", "", "seconds", "checks", "worst ratio", "of", box=SIMPLE_HEAD, pad_edge=False)
+    headings = ("lesson", "", "seconds", "checks", "worst\nratio", "of")
+    shown = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in shown.columns[2:5]:
         column.justify = "right"
     for column in shown.columns[:5]:  # in a narrow window only the last column becomes narrow: it may wrap
