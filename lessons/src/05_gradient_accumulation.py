@@ -620,6 +620,17 @@ compare(guess={"from_meta": meta_guess}, predicted={"ordinary": Ratio(4 + 2 / 16
 # (The $2/16$: `.to` exchanges one matrix at a time, and the first copy is made while all sixteen originals still
 # stand.)
 #
+# Two bytes a parameter look like little. But a machine with eight GPUs runs your script eight times. Each process makes the whole model in
+# fp32, in the one main memory, whatever share of it goes to its GPU in the end. What do eight copies of 70 billion parameters take?
+
+# %%
+for made in ("whole", "in turn", "meta"):
+    print(f"{made:>7}: {predict.host_memory(70e9, processes=8, made=made):.0GB} of main memory")
+
+# %% [markdown]
+# *Whole*: all eight at once, more than most machines have. *In turn*: one process makes its model, moves its share
+# away and frees the rest before the next begins; you wait eight times. From `meta` nothing is made in main memory at all.
+#
 # PyTorch's own way from `meta` is `to_empty`, and it has two traps. The new memory holds whatever lay there. And a GPT
 # whose head *is* its embedding has one tensor under two names, of which `to_empty` makes two. It reports no error, and
 # head and embedding learn apart from then on. The library's `materialize` remembers which tensor became which. Count
