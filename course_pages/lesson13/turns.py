@@ -22,6 +22,7 @@ def check_gates(gates_of: Function) -> None:
     for top_k in (2, 1, 3):
         probabilities = rows.clone().requires_grad_()
         chosen, gates = gates_of(probabilities, top_k)
+        assert torch.equal(probabilities, rows), "the probabilities changed, and the caller still needs them"
         for what, each in (("experts", chosen), ("gates", gates)):
             assert each.shape == (3, top_k), (
                 f"{top_k} choices of 3 tokens: {what} of the shape {tuple(each.shape)} came, and (3, {top_k}) should"
@@ -50,12 +51,12 @@ def check_traffic(my_rows: Function) -> None:
     """Rows that a rank sends and receives; ranks with one, two and three experts each."""
     for counts in ([[3, 1, 0, 2], [5, 0, 4, 1]], [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17]],
                    [[2, 7], [1, 4]], [[1, 0, 2, 5, 3, 8], [4, 4, 0, 1, 6, 2]]):  # fmt: skip
-        own = len(counts[0]) // len(counts)
+        own, given = len(counts[0]) // len(counts), torch.tensor(counts)
         for rank in range(len(counts)):
-            both = my_rows(torch.tensor(counts), rank)
-            assert not any(isinstance(rows, torch.Tensor) for rows in both), "a tensor came; an all-to-all takes lists"
-            assert all(isinstance(one, int) for rows in both for one in rows), "an all-to-all takes lists of ints"
-            sends, receives = both
+            both = my_rows(given, rank)
+            assert given.tolist() == counts, "the counts changed, and the caller still needs them"
+            sends, receives = list(both[0]), list(both[1])
+            assert all(isinstance(one, int) for one in sends + receives), "an all-to-all takes lists of ints"
             to = [sum(counts[rank][owner * own : owner * own + own]) for owner in range(len(counts))]
             back = [sum(row[rank * own : rank * own + own]) for row in counts]
             told = f"counts {counts}, {own} experts on each rank: rank {rank}"
@@ -101,8 +102,9 @@ def check_places(places: Function) -> None:
             for token, wanted in enumerate(chosen):
                 due[token][choice] = taken[wanted[choice]] < capacity
                 taken[wanted[choice]] += 1
-        came = [[bool(one) for one in row] for row in places(torch.tensor(chosen), experts, capacity)]
-        told = f"choices {chosen}, {capacity} places at each of {experts} experts"
+        given, told = torch.tensor(chosen), f"choices {chosen}, {capacity} places at each of {experts} experts"
+        came = [[bool(one) for one in row] for row in places(given, experts, capacity)]
+        assert given.tolist() == chosen, f"{told}: afterwards the choices are {given.tolist()}"
         assert [len(row) for row in came] == [len(row) for row in due], f"{told}: the answer has another shape"
         for token, choice in ((t, c) for c in range(len(due[0])) for t in range(len(due))):
             right = due[token][choice] == came[token][choice]

@@ -42,6 +42,25 @@ def gates_with_the_second_row_turned(probabilities, top_k):
     )
 
 
+def gates_by_striking_out_the_best(probabilities, top_k):
+    found = []
+    for _ in range(top_k):
+        found.append(probabilities.max(-1, keepdim=True))
+        probabilities.data.scatter_(1, found[-1].indices, 0)
+    best, chosen = (torch.cat(each, 1) for each in zip(*found))
+    return chosen, best if top_k == 1 else best / best.sum(-1, keepdim=True)
+
+
+def gates_by_a_second_softmax(probabilities, top_k):
+    best, chosen = probabilities.topk(top_k)
+    return chosen, best if top_k == 1 else best.softmax(-1)
+
+
+def gates_divided_for_two_alone(probabilities, top_k):
+    best, chosen = probabilities.topk(top_k)
+    return chosen, best / best.sum(-1, keepdim=True) if top_k == 2 else best
+
+
 def one_gate_over_itself(probabilities, top_k):
     best, chosen = probabilities.topk(top_k)
     return chosen, best / best.sum(-1, keepdim=True)
@@ -83,6 +102,20 @@ def rows_as_lists(counts, rank):
     return sends.tolist(), receives.tolist()
 
 
+def rows_as_tuples(counts, rank):
+    return tuple(map(tuple, rows_as_lists(counts, rank)))
+
+
+def rows_one_by_one(counts, rank):
+    return (rows for rows in rows_as_lists(counts, rank))
+
+
+def rows_summed_into_the_counts(counts, rank):
+    rows = counts.view(len(counts), len(counts), -1)
+    rows[..., 0] = rows.sum(2)
+    return rows[rank, :, 0].tolist(), rows[:, rank, 0].tolist()
+
+
 def rows_swapped(counts, rank):
     sends, receives = rows_as_lists(counts, rank)
     return receives, sends
@@ -119,6 +152,10 @@ def balance_of_all_choices(probabilities, chosen):
     return experts * (chosen.flatten().bincount(minlength=experts) / chosen.numel() * probabilities.mean(0)).sum()
 
 
+def balance_of_the_most_probable(probabilities, chosen):
+    return balance_by_one_hot(probabilities, probabilities.argmax(-1, keepdim=True))
+
+
 def balance_without_the_experts(probabilities, chosen):
     return balance_by_one_hot(probabilities, chosen) / probabilities.shape[1]
 
@@ -151,6 +188,11 @@ def places_by_one_hot(chosen, experts, capacity):
     return ((wants.cumsum(0) * wants).sum(-1) <= capacity).view(chosen.T.shape).T.int()
 
 
+def places_marked_in_the_choices(chosen, experts, capacity):
+    chosen[~places_token_by_token_in_a_dictionary(chosen, experts, capacity)] = -1
+    return chosen >= 0
+
+
 def places_token_before_choice(chosen, experts, capacity):
     wants = F.one_hot(chosen.flatten(), experts)
     return ((wants.cumsum(0) * wants).sum(-1) <= capacity).view(chosen.shape)
@@ -181,6 +223,9 @@ ANSWERS = {
         right=[gates_by_sorting],
         wrong={
             gates_that_are_detached: "no gradient leads",
+            gates_by_striking_out_the_best: "the probabilities changed",
+            gates_by_a_second_softmax: "over the sum of these",
+            gates_divided_for_two_alone: "3 choices",
             gates_over_a_detached_sum: "wrong gradient",
             gates_whose_own_probability_is_detached: "wrong gradient",
             gates_over_the_sum_of_token_0: "over the sum of these",
@@ -192,9 +237,11 @@ ANSWERS = {
         },
     ),
     turns.check_traffic: Answers(
-        right=[rows_in_a_double_loop, rows_as_lists],
+        right=[rows_in_a_double_loop, rows_as_lists, rows_as_tuples],
         wrong={
             rows_in_tensors: "takes lists",
+            rows_one_by_one: "not subscriptable",
+            rows_summed_into_the_counts: "the counts changed",
             rows_swapped: "cannot send",
             rows_sent_twice: "cannot receive",
             rows_of_strided_experts: "cannot send",
@@ -206,6 +253,7 @@ ANSWERS = {
         wrong={
             balance_without_minlength: "size of tensor",
             balance_of_all_choices: "f counts first choices",
+            balance_of_the_most_probable: "f counts first choices",
             balance_without_the_experts: "the loss came as",
             balance_of_sums: "the loss came as",
             balance_without_a_gradient: "no gradient leads",
@@ -215,6 +263,7 @@ ANSWERS = {
     turns.check_places: Answers(
         right=[places_token_by_token_in_a_dictionary, places_by_one_hot],
         wrong={
+            places_marked_in_the_choices: "afterwards the choices are",
             places_token_before_choice: "came as",
             places_anew_for_each_choice: "came as True",
             places_one_short: "came as False",
