@@ -7,6 +7,7 @@ import math
 import numpy as np
 from scipy.special import logsumexp
 
+from course_lib.predict.laws import CHINCHILLA
 from course_pages.lesson14 import turns
 from tests.pages.answers import Answers
 
@@ -67,6 +68,22 @@ def vertex_by_derivative(parameters, losses):
 def in_plain_parameters(parameters, losses):
     square, line, _ = np.polyfit(parameters / parameters[0], losses, 2)
     return -line / (2 * square) * parameters[0]
+
+
+def above_the_least(parameters, losses):
+    losses -= losses.min()
+    return vertex_by_hand(parameters, losses)
+
+
+def of_the_scaled_polynomial(parameters, losses):
+    _, line, square = np.polynomial.Polynomial.fit(np.log(parameters), losses, 2).coef
+    return np.exp(-line / 2 / square)
+
+
+def through_higher_powers(parameters, losses):
+    x = np.log(parameters)
+    grid = np.linspace(x[0], x[-1], 100_001)
+    return np.exp(grid[np.polyval(np.polyfit(x, losses, min(4, len(x) - 1)), grid).argmin()])
 
 
 def over_log_losses(parameters, losses):
@@ -132,6 +149,10 @@ def without_the_exponents(law, flops):
     return n, flops / 6 / n
 
 
+def chinchilla_s_own(law, flops):
+    return by_bisection(CHINCHILLA, flops)
+
+
 def worth_in_steps(tokens, different, half_life):
     if tokens <= different:
         return tokens
@@ -140,6 +161,10 @@ def worth_in_steps(tokens, different, half_life):
 
 def epochs_for_repetitions(tokens, different, half_life):
     return different * (1 + half_life * (1 - math.exp(-tokens / different / half_life)))
+
+
+def whole_epochs_alone(tokens, different, half_life):
+    return worth_in_steps(tokens // different * different or tokens, different, half_life)
 
 
 def all_worth_a_token(tokens, different, half_life):
@@ -168,6 +193,9 @@ ANSWERS = {
         wrong={
             in_plain_parameters: "has less",
             over_log_losses: "a loss of 2.0000004; another one has less",
+            above_the_least: "read-only",
+            of_the_scaled_polynomial: "has less",
+            through_higher_powers: "all of them",
             best_run: "has less",
             log_of_it: "has less",
             through_the_lowest_three: "all of them",
@@ -178,6 +206,7 @@ ANSWERS = {
         right=[by_bisection, whole_numbers],
         wrong={
             numbers_in_arrays: "take the numbers out",
+            chinchilla_s_own: "lose less",
             twenty_tokens: "lose less",
             forgot_the_six: "6·N·D of what came",
             exponent_of_tokens: "lose less",
@@ -188,6 +217,7 @@ ANSWERS = {
         right=[worth_in_steps],
         wrong={
             epochs_for_repetitions: "each is worth a token",
+            whole_epochs_alone: "1.5 times",
             all_worth_a_token: "R counts repetitions",
             half_life_is_ignored: "R* = 4.0",
         },
