@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import queue
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from course_pages.lesson15 import turns
 from tests.pages.answers import Answers
+from tests.pages.lesson15 import queues
 
 
 def walk_forever_until_inside(place, n, feistel):
@@ -23,6 +19,20 @@ def walk_forever_until_inside(place, n, feistel):
 def walk_that_calls_itself(place, n, feistel):
     number = feistel(place)
     return number if number < n else walk_that_calls_itself(number, n, feistel)
+
+
+def walk_that_asks_twice(place, n, feistel):
+    while feistel(place) >= n:
+        place = feistel(place)
+    return feistel(place)
+
+
+def walk_of_ten_steps_at_most(place, n, feistel):
+    for _ in range(10):
+        place = feistel(place)
+        if place < n:
+            break
+    return place
 
 
 def walk_by_remainder(place, n, feistel):
@@ -49,121 +59,6 @@ def walk_that_takes_the_next_place(place, n, feistel):
         place += 1
         number = feistel(place)
     return number
-
-
-def queue_with_a_condition(work, jobs, workers, depth=2):
-    shelves = [[] for _ in range(workers)]
-    change = threading.Condition()
-
-    def fill(shelf, mine):
-        for job in mine:
-            result = work(job)
-            with change:
-                change.wait_for(lambda: len(shelf) < depth)
-                shelf.append(result)
-                change.notify_all()
-
-    for worker, shelf in enumerate(shelves):
-        threading.Thread(target=fill, args=(shelf, jobs[worker::workers]), daemon=True).start()
-    for shelf, _ in zip(itertools.cycle(shelves), jobs):
-        with change:
-            change.wait_for(lambda shelf=shelf: shelf)
-            result = shelf.pop(0)
-            change.notify_all()
-        yield result
-
-
-def queue_by_a_pool_without_a_bound(work, jobs, workers, depth=2):
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(work, jobs)
-
-
-def queue_that_all_share(work, jobs, workers, depth=2):
-    shelf = queue.Queue(maxsize=depth)
-
-    def fill(worker):
-        for job in jobs[worker::workers]:
-            shelf.put(work(job))
-
-    for worker in range(workers):
-        threading.Thread(target=fill, args=(worker,), daemon=True).start()
-    for _ in jobs:
-        yield shelf.get()
-
-
-def queue_without_workers(work, jobs, workers, depth=2):
-    for job in jobs:
-        yield work(job)
-
-
-def queue_of_whole_jobs_for_everybody(work, jobs, workers, depth=2):
-    shelves = [queue.Queue(maxsize=depth) for _ in range(workers)]
-
-    def fill(shelf):
-        for job in jobs:
-            shelf.put(work(job))
-
-    for shelf in shelves:
-        threading.Thread(target=fill, args=(shelf,), daemon=True).start()
-    for i in range(len(jobs)):
-        yield shelves[i % workers].get()
-
-
-def queue_in_blocks(work, jobs, workers, depth=2):
-    shelves, each = [queue.Queue(maxsize=depth) for _ in range(workers)], -(-len(jobs) // workers)
-    blocks = [jobs[worker * each : (worker + 1) * each] for worker in range(workers)]
-
-    def fill(worker):
-        for job in blocks[worker]:
-            shelves[worker].put(work(job))
-
-    for worker in range(workers):
-        threading.Thread(target=fill, args=(worker,), daemon=True).start()
-    for worker, block in enumerate(blocks):
-        for _ in block:
-            yield shelves[worker].get()
-
-
-def queue_of_jobs_from_0(work, jobs, workers, depth=2):
-    shelves = [queue.Queue(maxsize=depth) for _ in range(workers)]
-
-    def fill(worker):
-        for job in range(worker, len(jobs), workers):
-            shelves[worker].put(work(job))
-
-    for worker in range(workers):
-        threading.Thread(target=fill, args=(worker,), daemon=True).start()
-    for i in range(len(jobs)):
-        yield shelves[i % workers].get()
-
-
-def queue_of_one(work, jobs, workers, depth=2):
-    shelves = [queue.Queue(maxsize=1) for _ in range(workers)]
-
-    def fill(worker):
-        for job in jobs[worker::workers]:
-            shelves[worker].put(work(job))
-
-    for worker in range(workers):
-        threading.Thread(target=fill, args=(worker,), daemon=True).start()
-    for i in range(len(jobs)):
-        yield shelves[i % workers].get()
-
-
-def queue_with_semaphores(work, jobs, workers, depth=2):
-    shelves, room = [queue.Queue() for _ in range(workers)], [threading.Semaphore(depth) for _ in range(workers)]
-
-    def fill(worker):
-        for job in jobs[worker::workers]:
-            room[worker].acquire()
-            shelves[worker].put(work(job))
-
-    for worker in range(workers):
-        threading.Thread(target=fill, args=(worker,), daemon=True).start()
-    for i in range(len(jobs)):
-        result = shelves[i % workers].get()
-        room[i % workers].release()
-        yield result
 
 
 def places_in_a_loop(step, rank, world_size, batch, n):
@@ -218,6 +113,18 @@ def quota_that_lets_a_full_share_pass(weights, given):
     return max(below, key=lambda i: weights[i] / (given[i] + 1))
 
 
+def quota_of_the_share_so_far(weights, given):
+    period, t = sum(weights), sum(given)
+    below = [i for i, weight in enumerate(weights) if given[i] * period <= weight * t]
+    return max(below, key=lambda i: weights[i] / (given[i] + 1))
+
+
+def quota_that_counts_along(weights, given):
+    source = quota_by_fractions(weights, given)
+    given[source] += 1
+    return source
+
+
 def quota_by_the_largest_debt(weights, given):
     period, t = sum(weights), sum(given)
     return max(range(len(weights)), key=lambda i: weights[i] * (t + 1) - given[i] * period)
@@ -237,8 +144,9 @@ def quota_in_turn(weights, given):
 
 ANSWERS = {
     turns.check_walk: Answers(
-        right=[walk_forever_until_inside, walk_that_calls_itself],
+        right=[walk_forever_until_inside, walk_that_calls_itself, walk_that_asks_twice],
         wrong={
+            walk_of_ten_steps_at_most: "there is no such sample",
             walk_by_remainder: "not the last number that came out",
             walk_that_starts_with_the_place: "the place itself goes through feistel first",
             walk_that_lets_n_pass: "there is no such sample",
@@ -246,15 +154,16 @@ ANSWERS = {
         },
     ),
     turns.check_prefetch: Answers(
-        right=[queue_with_a_condition, queue_with_semaphores],
+        right=[queues.with_a_condition, queues.with_semaphores, queues.by_a_pool_with_a_bound],
         wrong={
-            queue_by_a_pool_without_a_bound: "jobs are done after the first result was taken",
-            queue_that_all_share: "not in the order of the jobs",
-            queue_without_workers: "do not run at the same time",
-            queue_of_jobs_from_0: "not in the order of the jobs",
-            queue_of_one: "and the shelves have room",
-            queue_in_blocks: "do not run at the same time",
-            queue_of_whole_jobs_for_everybody: "not in the order of the jobs",
+            queues.by_a_pool_without_a_bound: "jobs are done after the first result was taken",
+            queues.that_all_share: "not in the order of the jobs",
+            queues.without_workers: "do not run at the same time",
+            queues.of_jobs_from_0: "not in the order of the jobs",
+            queues.of_one: "and the shelves have room",
+            queues.by_a_thread_for_each_place: "threads did the jobs",
+            queues.in_blocks: "do not run at the same time",
+            queues.of_whole_jobs_for_everybody: "not in the order of the jobs",
         },
     ),
     turns.check_places: Answers(
@@ -271,6 +180,8 @@ ANSWERS = {
         right=[quota_by_fractions],
         wrong={
             quota_that_lets_a_full_share_pass: "a whole sample off its share",
+            quota_of_the_share_so_far: "below its share of t + 1",
+            quota_that_counts_along: "afterwards the list given is",
             quota_by_the_largest_debt: "a whole sample off its share",
             quota_by_the_largest_weight: "a whole sample off its share",
             quota_without_the_bound: "a whole sample off its share",
