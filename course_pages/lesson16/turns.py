@@ -85,9 +85,11 @@ def check_d_scores(d_scores: Function) -> None:
     (due,) = torch.autograd.grad(output, scores, d_output)
     for here in (slice(0, 6), slice(0, 2), slice(2, 6), slice(5, 6)):
         told = f"keys {here.start} to {here.stop - 1} of 6"
-        given = weights[:, here].detach().clone()
-        came = d_scores(given, values[here], output.detach(), d_output)
-        assert torch.equal(given, weights[:, here]), f"{told}: the weights changed, and dV needs them as they were"
+        tile = weights[:, here].detach(), values[here], output.detach(), d_output
+        given = [each.clone() for each in tile]
+        came = d_scores(*given)
+        same = all(map(torch.equal, given, tile))
+        assert same, f"{told}: an argument changed; dV needs them as they were, and so do other tiles"
         fits = isinstance(came, Tensor) and came.shape == due[:, here].shape
         assert fits, f"{told}: as many rows and keys should come"
         close = torch.allclose(came, due[:, here], 1e-10)

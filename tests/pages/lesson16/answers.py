@@ -166,6 +166,11 @@ def gradient_in_the_weights_place(weights, values, output, d_output):
     return weights.mul_((d_output @ values.T).sub_((d_output * output).sum(-1, keepdim=True)))
 
 
+def gradient_in_d_output_s_place(weights, values, output, d_output):
+    d_weights = d_output @ values.T
+    return weights * (d_weights - d_output.mul_(output).sum(-1, keepdim=True))
+
+
 def gradient_with_d_added(weights, values, output, d_output):
     return weights * (d_output @ values.T + (d_output * output).sum(-1, keepdim=True))
 
@@ -200,6 +205,10 @@ def kept_by_zip(drafted, best):
 def kept_in_a_tensor(drafted, best):
     same = torch.tensor(drafted) == torch.tensor(best[:-1])
     return torch.tensor(best)[: int(same.long().cumprod(0).sum()) + 1]
+
+
+def kept_by_the_count_of_right_ones(drafted, best):
+    return best[: sum(one == other for one, other in zip(drafted, best)) + 1]
 
 
 def kept_wherever_right(drafted, best):
@@ -252,12 +261,14 @@ ANSWERS = {
             gradient_without_d: "has all of the row",
             gradient_of_the_weights: "has all of the row",
             gradient_with_d_added: "has all of the row",
+            gradient_in_d_output_s_place: "so do other tiles",
             gradient_in_the_weights_place: "dV needs them",
         },
     ),
     turns.check_kept: Answers(
         right=[kept_by_zip, kept_in_a_tensor],
         wrong={
+            kept_by_the_count_of_right_ones: "behind a wrong token",
             kept_wherever_right: "behind a wrong token",
             kept_without_its_own: "there is more",
             kept_of_the_draft: "not the large model's tokens",
