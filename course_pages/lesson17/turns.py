@@ -21,9 +21,10 @@ def check_legal(legal: Function) -> None:
             for p in range(1, layers + 1)
             if heads % t == node % t == layers % p == gpus % (t * p) == 0
         }
-        came = [tuple(int(size) for size in each) for each in legal(heads, layers, gpus, node)]
+        layouts = legal(heads, layers, gpus, node)
+        came = [tuple(int(size) for size in each) for each in layouts]
         told = f"{heads} heads, {layers} layers, {gpus} GPUs in machines of {node}"
-        assert len(came) == len(set(came)), f"{told}: a layout comes twice"
+        assert len(layouts) == len(set(came)), f"{told}: a layout comes twice"
         assert all(len(each) == 3 for each in came), f"{told}: each layout has three sizes"
         for t, p, d in sorted(set(came) - due):
             assert t * p * d == gpus, f"{told}: {(t, p, d)} came, whose ranks are {t * p * d}"
@@ -39,7 +40,7 @@ def check_step_seconds(step_seconds: Function) -> None:
         "one stage": ([4], 0.02, 0.001, 0.01, 3, 0.0),
         "one micro-batch on two stages": ([2, 2], 0.02, 0.001, 0.0, 1, 0.0),
         "four even stages": ([2, 2, 2, 2], 0.02, 0.001, 0.0, 8, 0.0),
-        "a head on the last stage": ([2, 2], 0.02, 0.001, 0.03, 4, 0.0),
+        "a head that makes the last stage slowest": ([3, 2], 0.02, 0.001, 0.03, 4, 0.0),
         "a last stage with fewer blocks": ([5, 5, 2], 0.02, 0.001, 0.01, 6, 0.0),
         "a middle stage with more blocks": ([4, 6, 2], 0.02, 0.001, 0.01, 6, 0.0),
         "launches that take longer than the products": ([2, 2], 0.002, 0.005, 0.001, 4, 0.0),
@@ -54,7 +55,7 @@ def check_step_seconds(step_seconds: Function) -> None:
         if len(blocks) == 1 or launches > products:
             why = "a micro-batch takes its blocks, where the slower of products and launches decides, and the head"
         told = f"{name}: {came:.4g} s came, too {'long' if came > due else 'short'}; {why}"
-        assert abs(came - due) < 1e-9 * max(1, due), told
+        assert abs(came - due) < 1e-6 * max(1, due), told
 
 
 def check_lost(lost: Function) -> None:
@@ -62,23 +63,25 @@ def check_lost(lost: Function) -> None:
     stopped, interval = [[100.0, 25.0], [5.0], [24.0, 24.0], [11.0, 13.0], [30.0, 70.0]], 10
     for stops, checkpoint in zip(stopped, (2, 2, 2, 2, 0)):
         kept = sum(int(each // (interval + checkpoint)) for each in stops) * interval
-        due, came = 1 - kept / sum(stops), float(lost(list(stops), interval, checkpoint))
+        given = list(stops)
+        due, came = 1 - kept / sum(stops), float(lost(given, interval, checkpoint))
         told = f"stops after {stops} s, a checkpoint of {checkpoint} s behind every {interval} s of work"
+        assert given == stops, f"{told}: afterwards the list of stops is {given}; the next interval wants it, too"
         assert 0 <= came <= 1, f"{told}: {came:.3g} came, which is no share"
-        assert abs(came - due) < 1e-9, (
+        assert abs(came - due) < 1e-5, (
             f"{told}: {came:.3f} came, too {'much' if came > due else 'little'}; progress is work that a whole "
             "checkpoint has saved, over all of the time"
         )
     draws = np.random.default_rng(0).exponential(1000.0, 10_000)
     due = 1 - 100 * (draws // 105).sum() / draws.sum()
-    assert abs(float(lost(draws.tolist(), 100.0, 5.0)) - due) < 1e-9, f"10,000 random stops lose {due:.4f} of the time"
+    assert abs(float(lost(draws.tolist(), 100.0, 5.0)) - due) < 1e-5, f"10,000 random stops lose {due:.4f} of the time"
 
 
 def check_contradictions(contradictions: Function) -> None:
     """Rows with none, either and both mistakes; and a rounded rate, which is no mistake."""
     right = {"axes": (8, 1, 16, 128), "gpus": 16_384, "mfu": 41.0, "peak": 989.0, "petaflops": 6644.0}
-    wrong_axes, wrong_rate = {"axes": (8, 2, 16, 128)}, {"petaflops": 6944.0}
-    low_rate = {"petaflops": 6344.0}
+    wrong_axes, wrong_rate = {"axes": (8, 2, 16, 128)}, {"petaflops": 6810.0}
+    low_rate = {"petaflops": 6478.0}
     cases = [(right, []), (right | wrong_axes, ["axes"]), (right | wrong_rate, ["rate"]), (right | low_rate, ["rate"])]
     cases += [(right | wrong_axes | wrong_rate, ["axes", "rate"]), (right | {"petaflops": 6553.6}, [])]
     cases += [({"axes": (8, 8, 4), "gpus": 256, "mfu": 50.0, "peak": 312.0, "petaflops": 39.9}, [])]

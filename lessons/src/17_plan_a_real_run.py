@@ -45,7 +45,7 @@ from course_pages.lesson17.explorer import MapExplorer
 # %%
 @your_turn(turns.check_legal, look="Two loops, and three divisions without rest before the one that gives `data`.")
 def legal(heads, layers, gpus, node):
-    """All (tensor, pipeline, data) for a model of so many heads and layers on gpus in machines of `node`."""
+    """A list of all (tensor, pipeline, data) for a model of so many heads and layers on gpus in machines of `node`."""
     ...
 
 
@@ -557,7 +557,7 @@ for cluster, mean in between.items():
 # ### 11 · Find the mistake
 #
 # You have seen rows that no layout explains. Some are wrong in print, and need no planner: their own columns contradict. The axes of a mesh multiply to the GPUs. And
-# MFU · peak · GPUs is the rate of the whole cluster.
+# MFU · peak · GPUs is the rate of the whole cluster, within 2 %, for printed numbers are rounded.
 #
 # **Your turn.** Write the check that a careful reader does in the margin.
 

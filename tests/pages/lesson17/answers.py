@@ -15,6 +15,14 @@ def legal_by_product(heads, layers, gpus, node):
     return [[t, p, d] for t, p, d in sizes if t * p * d == gpus and not (heads % t or node % t or layers % p)]
 
 
+def legal_one_by_one(heads, layers, gpus, node):
+    yield from legal_by_product(heads, layers, gpus, node)
+
+
+def with_data_before_stages(heads, layers, gpus, node):
+    return [(t, d, p) for t, p, d in legal_by_product(heads, layers, gpus, node)]
+
+
 def tensor_across_machines(heads, layers, gpus, node):
     ranks = range(1, gpus + 1)
     return [(t, p, gpus // t // p) for t in ranks for p in ranks if not (heads % t or layers % p or gpus % (t * p))]
@@ -52,6 +60,18 @@ def step_by_numpy(blocks, products_s, launches_s, head_s, micro_batches, data_s)
     stages = np.array(blocks) * np.maximum(products_s, launches_s)
     stages[-1] = stages[-1] + head_s
     return np.sum(stages) + (micro_batches - 1) * np.max(stages) + data_s
+
+
+def step_in_float32(blocks, products_s, launches_s, head_s, micro_batches, data_s):
+    stages = np.array(blocks, dtype=np.float32) * np.float32(max(products_s, launches_s))
+    stages[-1] += head_s
+    return stages.sum() + (micro_batches - 1) * stages.max() + np.float32(data_s)
+
+
+def step_of_the_stage_with_most_blocks(blocks, products_s, launches_s, head_s, micro_batches, data_s):
+    block, most = max(products_s, launches_s), max(blocks)
+    slowest = most * block + head_s * (blocks[-1] == most)
+    return sum(blocks) * block + head_s + (micro_batches - 1) * slowest + data_s
 
 
 def step_of_even_stages(blocks, products_s, launches_s, head_s, micro_batches, data_s):
@@ -95,6 +115,18 @@ def lost_by_loop(stops, interval, checkpoint):
     return (total - saved) / total
 
 
+def lost_in_float32(stops, interval, checkpoint):
+    every = np.array(stops, dtype=np.float32)
+    return 1 - (every // (interval + checkpoint)).sum() * interval / every.sum()
+
+
+def lost_by_using_up_the_stops(stops, interval, checkpoint):
+    total, saved = sum(stops), 0
+    while stops:
+        saved += stops.pop() // (interval + checkpoint) * interval
+    return 1 - saved / total
+
+
 def lost_with_saving_as_progress(stops, interval, checkpoint):
     step = interval + checkpoint
     return 1 - sum(each // step * step for each in stops) / sum(stops)
@@ -124,6 +156,15 @@ def only_the_axes(row):
     return ["axes"] if np.prod(row["axes"]) != row["gpus"] else []
 
 
+def rates_within_4_percent(row):
+    due = row["mfu"] / 100 * row["peak"] * row["gpus"] / 1000
+    return only_the_axes(row) + ["rate"] * (abs(row["petaflops"] / due - 1) > 0.04)
+
+
+def one_mistake_a_row(row):
+    return list(contradictions_by_numpy(row))[:1]
+
+
 def to_the_last_digit(row):
     found = only_the_axes(row)
     return found + ["rate"] * (row["mfu"] / 100 * row["peak"] * row["gpus"] / 1000 != row["petaflops"])
@@ -148,6 +189,8 @@ ANSWERS = {
     turns.check_legal: Answers(
         right=[legal_by_product],
         wrong={
+            legal_one_by_one: "has no len()",
+            with_data_before_stages: "equally many layers",
             tensor_across_machines: "do not share one machine",
             heads_torn: "equally many heads",
             layers_torn: "equally many layers",
@@ -158,8 +201,9 @@ ANSWERS = {
         },
     ),
     turns.check_step_seconds: Answers(
-        right=[step_by_numpy],
+        right=[step_by_numpy, step_in_float32],
         wrong={
+            step_of_the_stage_with_most_blocks: "makes the last stage slowest",
             step_of_even_stages: "too long",
             step_without_bubble: "too short",
             step_of_the_slower_end: "a middle stage",
@@ -169,8 +213,9 @@ ANSWERS = {
         },
     ),
     turns.check_lost: Answers(
-        right=[lost_by_loop],
+        right=[lost_by_loop, lost_in_float32],
         wrong={
+            lost_by_using_up_the_stops: "afterwards the list of stops is []",
             lost_with_saving_as_progress: "too little",
             lost_with_unsaved_work: "too little",
             lost_without_checkpoints: "too little",
@@ -181,6 +226,8 @@ ANSWERS = {
         right=[contradictions_by_numpy],
         wrong={
             only_the_axes: "turn the MFU into PFLOP/s",
+            rates_within_4_percent: "turn the MFU",
+            one_mistake_a_row: "multiply the axes",
             only_axes_that_are_too_many: "multiply the axes",
             rates_within_200: "turn the MFU",
             to_the_last_digit: "multiply the axes",
