@@ -26,6 +26,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable, Iterator
+from numbers import Real
 from typing import Any, ClassVar
 
 from IPython.display import display
@@ -220,7 +221,7 @@ def self_check(answer: object, expected: object, *, tolerance: float = 0.0, hint
 
 
 def _check_number(answer: object, expected: float, tolerance: float, hint: str) -> Verdict:
-    if isinstance(answer, bool) or not isinstance(answer, int | float):
+    if isinstance(answer, bool) or not isinstance(answer, Real):  # NumPy's, too
         return Verdict("wrong", f"The answer should be a number, not a {type(answer).__name__}.")
     if isinstance(answer, Quantity) and isinstance(expected, Quantity) and type(answer) is not type(expected):
         return Verdict("wrong", f"The answer should be {type(expected).__name__}, not {type(answer).__name__}.")

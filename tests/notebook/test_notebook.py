@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from course_kit import units
@@ -61,7 +62,8 @@ def test_show_refuses_what_has_no_source(thing):
 @pytest.mark.parametrize(
     ("answer", "expected", "state"),
     [(None, 3, "open"), (3, 3, "right"), (3.0, 3, "right"), (2, 3, "wrong"), (True, 1, "wrong"), ("3", 3, "wrong"),
-     (Bytes(3), Flops(3), "wrong"), ("ring", "ring", "right"), (float("nan"), 1.0, "wrong"), ([1, 2], [1, 2], "right")],
+     (Bytes(3), Flops(3), "wrong"), ("ring", "ring", "right"), (float("nan"), 1.0, "wrong"), ([1, 2], [1, 2], "right"),
+     (np.int64(3), 3, "right"), (np.float32(2), 3, "wrong")],
 )  # fmt: skip
 def test_self_check(answer, expected, state):
     verdict = self_check(answer, expected, hint="Look at the table.")
