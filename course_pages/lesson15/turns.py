@@ -90,8 +90,8 @@ def check_prefetch(prefetch: Function) -> None:
 
         results = iter(prefetch(work, jobs, workers, depth))
         came = _taken(results, 1, told)
-        _rest(done, min(len(jobs), workers * depth))  # no result is taken: the workers fill their shelves, and stop
         assert not together.broken, f"{told}: the first jobs do not run at the same time"
+        _rest(done, min(len(jobs), workers * depth))  # no result is taken: the workers fill their shelves, and stop
         most = 1 + workers * (depth + 1)  # one was taken; a worker holds one more result
         assert len(done) <= most, f"{told}: {len(done)} jobs are done after the first result was taken"
         room = f"only {len(done)} jobs are done while nobody takes a result, and the shelves have room"
