@@ -54,17 +54,17 @@ def check_average(function: Function) -> None:
 def check_mean(function: Function) -> None:
     """A float on rank 0, None elsewhere; on two numbers of ranks."""
     for world_size in (2, 4):
-        found = ranks.run(lambda: function(torch.tensor([2.5 + dist.get_rank()])), world_size=world_size)
-        brought = ", ".join(str(2.5 + rank) for rank in range(world_size))
+        found = ranks.run(lambda: function(torch.tensor([2.25 + dist.get_rank()])), world_size=world_size)
+        brought = ", ".join(str(2.25 + rank) for rank in range(world_size))
         first, *others = found
         assert others == [None] * (world_size - 1), f"ranks 1 and up should return None, but {others} came"
         assert isinstance(first, float), f"rank 0 should return a float, but {first!r} came"
-        assert math.isclose(first, 2 + world_size / 2), f"the ranks bring {brought}, and rank 0 returns {first}"
+        assert math.isclose(first, 1.75 + world_size / 2), f"the ranks bring {brought}, and rank 0 returns {first}"
 
 
 def check_letters(function: Function) -> None:
-    """Mean surprise in nats; letters that are equally likely, one letter alone, unequal ones."""
-    cases = {b"abcd" * 5: math.log(4), b"aaaa": 0.0, b"aaab": -0.75 * math.log(0.75) - 0.25 * math.log(0.25)}
+    """Mean surprise in nats; bytes that are equally likely, one alone, unequal ones."""
+    cases = {b"A a." * 5: math.log(4), b"aaaa": 0.0, b"aaab": -0.75 * math.log(0.75) - 0.25 * math.log(0.25)}
     for data, due in cases.items():
         found = float(function(data))
         assert math.isclose(found, due, abs_tol=1e-6), (  # a sum in 32 bits is off by 1e-8

@@ -321,7 +321,7 @@ compare(guess={"4 ranks": guess_traffic}, predicted=formula, measured=measured, 
 guess_step = ask("How many MB does each of the 4 ranks send for one training step?", unit="MB")
 
 # %% [markdown]
-# **Your turn.** Average the gradients.
+# **Your turn.** Average the gradients, and send no more bytes than all-reduces do.
 
 # %%
 @your_turn(turns.check_average, look="An all-reduce changes its tensor in place, and its result is a sum.")

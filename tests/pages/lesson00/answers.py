@@ -87,6 +87,11 @@ def one_alone(loss):
     return None
 
 
+def in_whole_numbers(loss):
+    dist.all_reduce(loss)
+    return loss.item() // dist.get_world_size() if dist.get_rank() == 0 else None
+
+
 def counted(data):
     return sum(n / len(data) * math.log(len(data) / n) for n in Counter(data).values())
 
@@ -109,6 +114,15 @@ def as_if_equally_likely(data):
     return math.log(len(set(data)))
 
 
+def letters_of_the_alphabet(data):
+    shares = [data.count(letter) / len(data) for letter in b"abcdefghijklmnopqrstuvwxyz"]
+    return -sum(q * math.log(q) for q in shares if q)
+
+
+def in_lower_case(data):
+    return counted(data.lower())
+
+
 ANSWERS = {
     turns.check_operations: Answers(
         right=[by_matrices],
@@ -129,10 +143,21 @@ ANSWERS = {
     ),
     turns.check_mean: Answers(
         right=[divided_first],
-        wrong={everywhere: "should return None", a_tensor: "a float", one_alone: "rank 0 waits in all_reduce"},
+        wrong={
+            everywhere: "should return None",
+            a_tensor: "a float",
+            one_alone: "rank 0 waits in all_reduce",
+            in_whole_numbers: "rank 0 returns 2.0",
+        },
     ),
     turns.check_letters: Answers(
         right=[counted, in_32_bits],
-        wrong={in_bits: "mean surprise", unweighted: "b'aaab'", as_if_equally_likely: "b'aaab'"},
+        wrong={
+            in_bits: "mean surprise",
+            unweighted: "b'aaab'",
+            as_if_equally_likely: "b'aaab'",
+            letters_of_the_alphabet: "b'A a.A a.'",
+            in_lower_case: "b'A a.A a.'",
+        },
     ),
 }
