@@ -62,6 +62,16 @@ def subnormals_one_power_early(x, E, F):
     return round(x / step) * step
 
 
+def without_a_carry(x, E, F):
+    step = 2.0 ** (max(math.frexp(x)[1] - 1 if x else -math.inf, 2 - 2 ** (E - 1)) - F)
+    return math.copysign(min(round(abs(x) / step), 2 ** (F + 1) - 1) * step, x)
+
+
+def subnormals_without_a_sign(x, E, F):
+    rounded = by_the_library(x, E, F)
+    return abs(rounded) if abs(x) < 2.0 ** (2 - 2 ** (E - 1)) else rounded
+
+
 def kahan_in_one_line(weight, owed, update):
     return (new := weight + (update + owed)), (update + owed) - (new - weight)
 
@@ -91,10 +101,20 @@ def swamped_debt(weight, owed, update):
     return new, update - new + weight
 
 
+def owes_below_zero(weight, owed, update):  # Kahan's own sign: what came too much
+    update = update - owed
+    new = weight + update
+    return new, (new - weight) - update
+
+
 def with_numpy(x, bits):
     values, largest = x.numpy(), 2 ** (bits - 1) - 1
     scales = np.max(np.abs(values), axis=1) / largest
     return torch.from_numpy(np.rint(values / scales[:, None]) * scales[:, None])
+
+
+def as_an_array(x, bits):
+    return with_numpy(x, bits).numpy()
 
 
 def one_scale(x, bits):
@@ -129,6 +149,8 @@ ANSWERS = {
             cut_off: "0.1 becomes",
             as_if_no_subnormals: "float16 1e-07",
             subnormals_one_power_early: "float16 5e-08",
+            without_a_carry: "255.9 becomes 256.0",
+            subnormals_without_a_sign: "float16 -8.94",
         },
     ),
     turns.check_kahan: Answers(
@@ -138,6 +160,7 @@ ANSWERS = {
             owes_all: "should carry 1",
             in_fp32: "stay in bf16",
             swamped_debt: "ends at 1.0",
+            owes_below_zero: "yours are 1.5 and -0.003906",
         },
     ),
     turns.check_rows: Answers(
@@ -147,6 +170,7 @@ ANSWERS = {
             a_scale_for_each_column: "row",
             whole_numbers: "row",
             cut_rows: "half a step",
+            as_an_array: "a tensor of the shape of x",
         },
     ),
 }
