@@ -32,10 +32,27 @@ def empties_the_list(changes):
     return peak
 
 
+def before_the_last(changes):
+    return max((sum(changes[:i]) for i in range(len(changes))), default=0)
+
+
+def when_something_dies(changes):
+    alive = peak = 0
+    for change in changes:
+        if change < 0:
+            peak = max(peak, alive)
+        alive += change
+    return peak
+
+
 def by_table(psi, precision, moments):
     weight = {"fp32": 4, "mixed": 2, "bf16": 2}[precision]
     moment = 2 if precision == "bf16" else 4
     return psi * (2 * weight + (4 if precision == "mixed" else 0) + moments * moment)
+
+
+def states_printed(psi, precision, moments):
+    print(by_table(psi, precision, moments))
 
 
 def mixed_is_sixteen(psi, precision, moments):
@@ -60,6 +77,10 @@ def by_bars(b, s, d, heads):
     return 8 * stream + 2 * wide + scores + 4 * token + s * s
 
 
+def block_printed(b, s, d, heads):
+    print(by_bars(b, s, d, heads))
+
+
 def mask_for_each_head(b, s, d, heads):
     return by_bars(b, s, d, heads) + (heads - 1) * s * s
 
@@ -79,6 +100,10 @@ def scores_of_one_head(b, s, d, heads):
 def in_steps(layers, heads, head_width, tokens, sequences, element_bytes):
     one_token = 2 * heads * head_width * element_bytes
     return sequences * tokens * layers * one_token
+
+
+def cache_printed(layers, heads, head_width, tokens, sequences, element_bytes):
+    print(in_steps(layers, heads, head_width, tokens, sequences, element_bytes))
 
 
 def keys_alone(layers, heads, head_width, tokens, sequences, element_bytes):
@@ -105,6 +130,8 @@ ANSWERS = {
             the_end: "peak",
             the_largest_birth: "peak",
             empties_the_list: "stay as it is",
+            before_the_last: "of [5, -5, 7] the peak should be 7, but is 5",
+            when_something_dies: "of [5, -5, 7] the peak should be 7, but is 5",
         },
     ),
     turns.check_states: Answers(
@@ -114,6 +141,7 @@ ANSWERS = {
             wide_moments_in_bf16: "bf16 with 1 moments",
             without_the_copy: "mixed with 0",
             wide_gradients: "mixed",
+            states_printed: "should return bytes, but returns None",
         },
     ),
     turns.check_block: Answers(
@@ -123,10 +151,17 @@ ANSWERS = {
             mask_in_bits: "too few",
             without_norms: "too few",
             scores_of_one_head: "too few",
+            block_printed: "should return bytes, but returns None",
         },
     ),
     turns.check_cache: Answers(
         right=[in_steps],
-        wrong={keys_alone: "are made", an_eighth: "are made", one_layer: "are made", always_fp32: "Llama 3"},
+        wrong={
+            keys_alone: "are made",
+            an_eighth: "are made",
+            one_layer: "are made",
+            always_fp32: "Llama 3",
+            cache_printed: "should return bytes, but returns None",
+        },
     ),
 }
