@@ -98,6 +98,27 @@ def rest_in_plain(layers, x, k, forget):
     return turns.through(layers[whole:], without_the_rest(layers, x, k, forget))
 
 
+def forgets_beside_the_chain(layers, x, k, forget):
+    for start in range(0, len(layers), k):
+        part = torch.nn.Sequential(*layers[start : start + k])
+        forget(part, x)
+        x = part(x)
+    return x
+
+
+def holds_its_input_fast(layers, x, k, forget):
+    for start in range(0, len(layers), k):
+        x = forget(lambda given, start=start, x=x: turns.through(layers[start : start + k], x), x)
+    return x
+
+
+def takes_the_layers_away(layers, x, k, forget):
+    while layers:
+        x = forget(torch.nn.Sequential(*layers[:k]), x)
+        del layers[:k]
+    return x
+
+
 def by_the_library(n, k, x, a):
     return Chain(n, x, a).peak(k)
 
@@ -113,6 +134,11 @@ def last_segment_alone(n, k, x, a):
 
 def not_rounded(n, k, x, a):
     return n / k * x + k * a
+
+
+def a_rest_of_none(n, k, x, a):
+    whole, rest = divmod(n, k)
+    return max((whole + 1) * x + rest * a, whole * x + k * a)
 
 
 def by_a_lambda(layers, x, run, forget):
@@ -156,11 +182,24 @@ ANSWERS = {
     ),
     turns.check_segments: Answers(
         right=[by_pieces],
-        wrong={evenly: "should have 5", late_lambda: "runs again", without_the_rest: "K = 5", rest_in_plain: "K = 5"},
+        wrong={
+            evenly: "should have 5",
+            late_lambda: "runs again",
+            without_the_rest: "K = 5",
+            rest_in_plain: "K = 5",
+            forgets_beside_the_chain: "outside `forget`",
+            holds_its_input_fast: "runs again",
+            takes_the_layers_away: "should stay as it is",
+        },
     ),
     turns.check_peak: Answers(
         right=[by_the_library],
-        wrong={as_if_k_divides: "K = 3", last_segment_alone: "more than", not_rounded: "K = 3"},
+        wrong={
+            as_if_k_divides: "K = 3",
+            last_segment_alone: "more than",
+            not_rounded: "K = 3",
+            a_rest_of_none: "10 layers, K = 1",
+        },
     ),
     turns.check_in_halves: Answers(
         right=[by_a_lambda],
