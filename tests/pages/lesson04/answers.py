@@ -59,6 +59,14 @@ def the_model_becomes_the_copies(adam, copies, parameters):
         parameter.data = each
 
 
+def tells_the_list(adam, copies, parameters):
+    for each, parameter in zip(copies, parameters):
+        each.grad = parameter.grad.float()
+    adam.step()
+    for number, each in enumerate(copies):
+        parameters[number] = each.half()
+
+
 def softmax_in_place(scores):
     scores -= scores.max(dim=-1, keepdim=True).values
     scores.exp_()
@@ -89,6 +97,11 @@ def in_fp32(scores):
 
 def one_maximum_for_all(scores):
     powers = (scores - scores.max()).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def the_first_of_each_row(scores):
+    powers = (scores - scores[:, :1]).exp()
     return powers / powers.sum(-1, keepdim=True)
 
 
@@ -131,6 +144,18 @@ def never_down(scaler, finite):
     scaler.good = scaler.good + 1 if finite else 0
     if scaler.good == scaler.growth_interval:
         scaler.scale, scaler.good = 2 * scaler.scale, 0
+
+
+def never_below_one(scaler, finite):
+    scale_by_the_remainder(scaler, finite)
+    scaler.scale = max(1.0, scaler.scale)
+
+
+def halves_without_a_rest(scaler, finite):
+    if finite:
+        scale_by_the_remainder(scaler, finite)
+    else:
+        scaler.scale, scaler.good = scaler.scale // 2, 0
 
 
 def delayed_by_sorting(history, largest):
@@ -180,6 +205,7 @@ ANSWERS = {
             from_the_model: "after three steps: the copies should be where the optimizer alone takes them",
             gradients_in_fp16: "assign",
             the_model_becomes_the_copies: "the model should stay in fp16",
+            tells_the_list: "Adam: the model should hold the copies, rounded",
             forgot_the_gradients: "the fp32 copies should move, and 0% of their numbers did",
         },
     ),
@@ -193,6 +219,7 @@ ANSWERS = {
             in_fp32: "all of it should stay in float16, and float16 and float32 came up",
             one_maximum_for_all: "row 1 of the scores [[1000.0",
             over_the_columns: "row 0 of the scores [[12.0",
+            the_first_of_each_row: "row 0 of the scores [[0.0, 30.0",
         },
     ),
     turns.check_scale: Answers(
@@ -202,6 +229,8 @@ ANSWERS = {
             doubles_ever_after: "after good, good, good the scale goes from 16 to 32",
             an_inf_is_no_end: "after good, good, good, inf, good the scale goes from 8 to 16",
             never_down: "after good, good, good, inf the scale goes from 16 to 16",
+            never_below_one: "inf the scale goes from 1 to 1",
+            halves_without_a_rest: "inf the scale goes from 1 to 0",
         },
     ),
     turns.check_delayed: Answers(
