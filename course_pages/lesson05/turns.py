@@ -100,7 +100,7 @@ def check_table(function: Function) -> None:
     product = torch.outer(torch.tensor([1.0, 2.0, 6.0]), torch.tensor([3.0, 1.0]))
     for square in (product, torch.tensor([[1.0, 2.0, 3.0], [4.0, 0.0, 2.0]]), 1e-6 * product.T):
         rows, columns = square.mean(1), square.mean(0)
-        found = torch.as_tensor(function(rows.clone(), columns.clone()))
+        found = torch.as_tensor(function(rows.clone(), columns.clone()), dtype=torch.float)
         what = f"a table of {square.shape[0]} × {square.shape[1]}"
         assert found.shape == square.shape, f"{what}: yours is {' × '.join(map(str, found.shape)) or 'a number'}"
         for name, mean, dim in (("row", rows, 1), ("column", columns, 0)):

@@ -129,6 +129,11 @@ def table_by_einsum(rows, columns):
     return torch.einsum("r,c->rc", rows, columns) / columns.mean()
 
 
+def table_in_64_bits(rows, columns):
+    rows, columns = rows.double().numpy(), columns.double().numpy()
+    return rows[:, None] * columns / rows.mean()
+
+
 def not_divided(rows, columns):
     return rows[:, None] * columns
 
@@ -178,7 +183,7 @@ ANSWERS = {
         },
     ),
     turns.check_table: Answers(
-        right=[table_by_einsum],
+        right=[table_by_einsum, table_in_64_bits],
         wrong={
             not_divided: "its row means should be those that it was made from",
             divided_by_the_sum: "its row means should be those that it was made from",
