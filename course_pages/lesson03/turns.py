@@ -27,13 +27,14 @@ def chain_of(n: int) -> list[nn.Module]:
 
 
 def recorder() -> tuple[Function, list[tuple[Function, Tensor]]]:
-    """A `forget` that runs its piece and saves nothing, and the pieces that it was given, each with its input."""
+    """A `forget` that runs its piece and gives a leaf, and the pieces that it was given, each with its input."""
     pieces: list[tuple[Function, Tensor]] = []
 
     def forget(piece: Function, given: Tensor) -> Tensor:
         pieces.append((piece, given))
         with torch.no_grad():
-            return piece(given)
+            result = piece(given)
+        return result.requires_grad_(torch.is_grad_enabled())
 
     return forget, pieces
 
@@ -86,9 +87,10 @@ def check_redo(function: Function) -> None:
 
 
 def check_segments(function: Function) -> None:
-    """Results, the number of segments, and a second run of each, on another input, when the loop has ended."""
+    """Results, the number of segments, the way back through them, and a second run of each after the loop."""
     for n, k in ((16, 1), (16, 4), (16, 5), (6, 6), (3, 4)):
-        layers, (x, other), (forget, pieces) = chain_of(n), torch.randn(2, 4, WIDTH), recorder()
+        layers, (forget, pieces), other = chain_of(n), recorder(), torch.randn(4, WIDTH)
+        x = torch.randn(4, WIDTH, requires_grad=True)
         result = function(layers, x, k, forget)
         case = f"{n} layers, K = {k}"
         assert len(layers) == n, f"{case}: the list of layers should stay as it is, but {len(layers)} are left"
@@ -96,8 +98,9 @@ def check_segments(function: Function) -> None:
         assert torch.equal(result, through(layers, x)), f"{case}: the result is not that of the plain chain"
         due = -(-n // k)  # rounded up
         assert len(pieces) == due, f"{case}: there should be {due} segments, but there are {len(pieces)}"
-        assert not result.requires_grad, f"{case}: layers also run outside `forget`, and what they save is kept"
-        segments = [*zip(range(0, n, k), pieces, strict=True)]
+        segments, between = [*zip(range(0, n, k), pieces, strict=True)], [*(given for _, given in pieces), result]
+        assert all(each.requires_grad for each in between), f"{case}: no gradient finds its way back to x"
+        assert all(each.is_leaf for each in between), f"{case}: layers also run outside `forget`"
         full = all(torch.equal(given, through(layers[:start], x)) for start, (_, given) in segments)
         assert full, f"{case}: all segments but the last should have {k} layers"
         for start, (piece, _) in segments:
@@ -120,7 +123,8 @@ def check_peak(function: Function) -> None:
 def check_in_halves(function: Function) -> None:
     """Results, and the halves that are forgotten: of each stretch the first alone, with its layers and no others."""
     for n in (2, 5, 8):
-        layers, x, (forget, pieces), sizes = chain_of(n), torch.randn(4, WIDTH), recorder(), []
+        layers, (forget, pieces), sizes = chain_of(n), recorder(), list[int]()
+        x = torch.randn(4, WIDTH, requires_grad=True)
 
         def run(part: list[nn.Module], given: Tensor, sizes: list[int] = sizes) -> Tensor:
             sizes.append(len(part))
@@ -137,6 +141,7 @@ def check_in_halves(function: Function) -> None:
         piece, given = pieces[0]
         first = torch.equal(given, x)
         assert first, f"{n} layers: the half that is forgotten is the one that the backward pass needs at once"
+        assert given.requires_grad and said.requires_grad, f"{n} layers: no gradient finds its way back to x"
         other = torch.randn(4, WIDTH)  # a piece that reads the outer x computes something else
         due = through(layers[: sizes[0]], other)
         assert torch.equal(piece(other), due), f"{n} layers: the piece that runs again computes something else"

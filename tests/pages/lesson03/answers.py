@@ -112,6 +112,17 @@ def holds_its_input_fast(layers, x, k, forget):
     return x
 
 
+def detached_each_time(layers, x, k, forget):
+    for start in range(0, len(layers), k):
+        x = forget(torch.nn.Sequential(*layers[start : start + k]), x.detach())
+    return x
+
+
+@torch.no_grad()
+def saving_off_for_all(layers, x, k, forget):
+    return by_pieces(layers, x, k, forget)
+
+
 def takes_the_layers_away(layers, x, k, forget):
     while layers:
         x = forget(torch.nn.Sequential(*layers[:k]), x)
@@ -163,6 +174,10 @@ def both_halves(layers, x, run, forget):
     return forget(lambda given: run(layers[half:], given), x)
 
 
+def detached_first(layers, x, run, forget):
+    return by_a_lambda(layers, x.detach(), run, forget)
+
+
 def nothing_forgotten(layers, x, run, forget):
     half = len(layers) // 2
     return run(layers[half:], run(layers[:half], x))
@@ -189,6 +204,8 @@ ANSWERS = {
             rest_in_plain: "K = 5",
             forgets_beside_the_chain: "outside `forget`",
             holds_its_input_fast: "runs again",
+            detached_each_time: "back to x",
+            saving_off_for_all: "back to x",
             takes_the_layers_away: "should stay as it is",
         },
     ),
@@ -208,6 +225,7 @@ ANSWERS = {
             second_half: "at once",
             both_halves: "2 pieces",
             nothing_forgotten: "0 pieces",
+            detached_first: "back to x",
         },
     ),
 }
