@@ -109,12 +109,11 @@ def check_block(function: Function) -> None:
         block = GPT(replace(LONG, width=d, heads=heads)).blocks[0]
         due = sum(kept_by(block, torch.randn(b, s, d, requires_grad=True)))
         said = _returned(function(b, s, d, heads))
-        bars = (
-            f"as wide as the stream {4 * b * s * d:,d}, scores {4 * b * heads * s * s:,d}, a norm's mean {4 * b * s:,d}"
-        )
+        stream, scores, mean = 4 * b * s * d, 4 * b * heads * s * s, 4 * b * s
         assert said == due, (
             f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,}, "
-            f"{abs(due - said):,} too {'few' if said < due else 'many'} (a bar has: {bars})"
+            f"{abs(due - said):,} too {'few' if said < due else 'many'} (a bar has: as wide as the stream "
+            f"{stream:,d}, scores {scores:,d}, a norm's mean {mean:,d})"
         )
 
 
@@ -122,8 +121,7 @@ def check_cache(function: Function) -> None:
     """Keys and values that a real GPT's layers make for its tokens, and a shape with fewer heads for keys."""
     for config, b, s in ((SMALL, 8, 128), (replace(SMALL, layers=3, heads=8), 2, 40)):
         head_width = config.width // config.heads
-        due = _cached(GPT(config), b, s)
-        said = _returned(function(config.layers, config.heads, head_width, s, b, 4))
+        due, said = _cached(GPT(config), b, s), _returned(function(config.layers, config.heads, head_width, s, b, 4))
         assert said == due, (
             f"{config.layers} layers, {config.heads} heads of {head_width}, {b} × {s} tokens of 4 bytes a "
             f"number: {due:,d} bytes are made, but it says {said:,}"
