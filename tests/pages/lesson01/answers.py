@@ -127,6 +127,11 @@ def a_scale_for_each_column(x, bits):
     return (x / scale).round() * scale
 
 
+def a_scale_from_the_first(x, bits):
+    scale = x[:, :1].abs() / (2 ** (bits - 1) - 1)
+    return (x / scale).round() * scale
+
+
 def whole_numbers(x, bits):
     scale = x.abs().amax(dim=1, keepdim=True) / (2 ** (bits - 1) - 1)
     return (x / scale).round()
@@ -168,6 +173,7 @@ ANSWERS = {
         wrong={
             one_scale: "a number of row 0",
             a_scale_for_each_column: "row",
+            a_scale_from_the_first: "row 1",
             whole_numbers: "row",
             cut_rows: "half a step",
             as_an_array: "a tensor of the shape of x",
