@@ -25,6 +25,7 @@ import html
 import inspect
 import math
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any, ClassVar
@@ -79,14 +80,18 @@ class Turn:
             with _named(function):
                 self._check(function)
         except AssertionError as problem:
-            return Verdict("wrong", f"Not yet: {problem}. {self._look}".strip())
+            return self._wrong(function, str(problem), problem)
         except Exception as problem:  # whatever the reader's code may raise
             if getattr(problem, "ran_out_of_time", False):
                 again = "Run the cell again; if it says so twice, look for a loop without an end."
                 return Verdict("open", f"Could not be checked: {getattr(problem, 'verdict', problem)}. {again}")
             said = getattr(problem, "verdict", None) or f"it raises {type(problem).__name__}: {problem}"
-            return Verdict("wrong", f"Not yet: {said.rstrip('.')}. {self._look}".strip())  # many bring a full stop
+            return self._wrong(function, said.rstrip("."), problem)  # many bring a full stop
         return Verdict("right", "Right.")
+
+    def _wrong(self, function: Callable[..., Any], said: str, problem: Exception) -> Verdict:
+        lost = f" {function.__name__} has no return, and so it gives None." if forgets_return(function, problem) else ""
+        return Verdict("wrong", f"Not yet: {said}.{lost} {self._look}".strip())
 
 
 @contextlib.contextmanager
@@ -115,12 +120,24 @@ def your_turn(check: Check, look: str = "") -> Callable[[Callable[..., Any]], Tu
 
 def is_stub(function: Callable[..., Any]) -> bool:
     """Whether a function's body is nothing but a docstring and `...` (or `pass`)."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    assert isinstance(definition, ast.FunctionDef)
     return all(
         isinstance(line, ast.Pass) or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
-        for line in definition.body
+        for line in _definition(function).body
     )
+
+
+def forgets_return(function: Callable[..., Any], problem: Exception) -> bool:
+    """Whether a check stumbled over the None of a function without `return`, and not the function itself or a rank."""
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(problem.__traceback__)]
+    if "None" not in str(problem) or function.__code__ in frames or hasattr(problem, "verdict"):
+        return False
+    return not any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(_definition(function)))
+
+
+def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(definition, ast.FunctionDef)
+    return definition
 
 
 class Folded:

@@ -86,17 +86,11 @@ def check_peak(function: Function) -> None:
         assert said == due, f"of {changes} the peak should be {due}, but is {said}"
 
 
-def _returned(said: Any) -> Any:
-    """What a function gave back; None comes of a forgotten `return`."""
-    assert said is not None, f"it should return bytes, but returns {said}"
-    return said
-
-
 def check_states(function: Function) -> None:
     """Every precision with every number of moments, against the bytes that a real step of a tiny model holds."""
     psi = predict.parameters(TINY)
     for precision, moments in WAYS:
-        due, said = states_held(precision, moments, TINY), _returned(function(int(psi), precision, moments))
+        due, said = states_held(precision, moments, TINY), function(int(psi), precision, moments)
         assert said == due, (
             f"{precision} with {moments} moments: a real step holds {'more' if said < due else 'fewer'} than your "
             f"{said / psi:g} bytes a parameter"
@@ -108,7 +102,7 @@ def check_block(function: Function) -> None:
     for b, s, d, heads in ((8, 128, 128, 4), (2, 512, 128, 4), (3, 64, 96, 8)):
         block = GPT(replace(LONG, width=d, heads=heads)).blocks[0]
         due = sum(kept_by(block, torch.randn(b, s, d, requires_grad=True)))
-        said = _returned(function(b, s, d, heads))
+        said = function(b, s, d, heads)
         stream, scores, mean = 4 * b * s * d, 4 * b * heads * s * s, 4 * b * s
         assert said == due, (
             f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,}, "
@@ -121,7 +115,7 @@ def check_cache(function: Function) -> None:
     """Keys and values that a real GPT's layers make for its tokens, and a shape with fewer heads for keys."""
     for config, b, s in ((SMALL, 8, 128), (replace(SMALL, layers=3, heads=8), 2, 40)):
         head_width = config.width // config.heads
-        due, said = _cached(GPT(config), b, s), _returned(function(config.layers, config.heads, head_width, s, b, 4))
+        due, said = _cached(GPT(config), b, s), function(config.layers, config.heads, head_width, s, b, 4)
         assert said == due, (
             f"{config.layers} layers, {config.heads} heads of {head_width}, {b} × {s} tokens of 4 bytes a "
             f"number: {due:,d} bytes are made, but it says {said:,}"

@@ -55,6 +55,41 @@ def test_a_wrong_one_is_told_what_came_and_where_to_look():
     assert complains.verdict.message == "Not yet: it raises ValueError: no. Read `*`."
 
 
+def test_a_forgotten_return_is_named():
+    @your_turn(doubles, look="Read `*`.")
+    def double(x):
+        2 * x
+
+    said = "twice 3 was expected, None came. double has no return, and so it gives None. Read `*`."
+    assert double.verdict.message == f"Not yet: {said}"
+
+    def halves(function):
+        assert function(4) / 2 == 1
+
+    @your_turn(halves)
+    def half(x):
+        x / 2
+
+    assert "'NoneType' and 'int'. half has no return" in half.verdict.message
+
+
+def test_a_none_that_comes_of_something_else_is_not_called_so():
+    @your_turn(doubles)
+    def returns(x):
+        return print(end="")
+
+    @your_turn(doubles)
+    def stumbles(x):
+        None + x
+
+    @your_turn(lambda function: list(function(3))[0] + 1)
+    def gives(x):
+        yield None
+
+    for turn in (returns, stumbles, gives):
+        assert "None" in turn.verdict.message and "no return" not in turn.verdict.message
+
+
 def test_what_the_time_limit_stopped_is_not_called_wrong():
     """A busy machine is no mistake of the reader's; ranks that wait for each other are."""
 

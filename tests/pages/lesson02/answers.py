@@ -141,7 +141,7 @@ ANSWERS = {
             wide_moments_in_bf16: "bf16 with 1 moments",
             without_the_copy: "mixed with 0",
             wide_gradients: "mixed",
-            states_printed: "should return bytes, but returns None",
+            states_printed: "states_printed has no return",
         },
     ),
     turns.check_block: Answers(
@@ -151,7 +151,7 @@ ANSWERS = {
             mask_in_bits: "too few",
             without_norms: "too few",
             scores_of_one_head: "too few",
-            block_printed: "should return bytes, but returns None",
+            block_printed: "block_printed has no return",
         },
     ),
     turns.check_cache: Answers(
@@ -161,7 +161,7 @@ ANSWERS = {
             an_eighth: "are made",
             one_layer: "are made",
             always_fp32: "Llama 3",
-            cache_printed: "should return bytes, but returns None",
+            cache_printed: "cache_printed has no return",
         },
     ),
 }
