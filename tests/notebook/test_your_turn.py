@@ -58,7 +58,7 @@ def test_a_wrong_one_is_told_what_came_and_where_to_look():
 def test_a_forgotten_return_is_named():
     @your_turn(doubles, look="Read `*`.")
     def double(x):
-        2 * x
+        x *= 2
 
     said = "twice 3 was expected, None came. double has no return, and so it gives None. Read `*`."
     assert double.verdict.message == f"Not yet: {said}"
@@ -68,7 +68,7 @@ def test_a_forgotten_return_is_named():
 
     @your_turn(halves)
     def half(x):
-        x / 2
+        x /= 2
 
     assert "'NoneType' and 'int'. half has no return" in half.verdict.message
 
@@ -80,7 +80,7 @@ def test_a_none_that_comes_of_something_else_is_not_called_so():
 
     @your_turn(doubles)
     def stumbles(x):
-        None + x
+        x += None
 
     @your_turn(lambda function: list(function(3))[0] + 1)
     def gives(x):
