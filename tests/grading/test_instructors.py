@@ -178,6 +178,10 @@ def _look_at_what_is_there(course: Path) -> None:
     assert (course.parent / "handout.zip").is_file() and not (course.parent / "handout" / "solutions").exists()
     for name in ("gradebooks/canvas.csv", "gradebooks/moodle.csv", "feedback/Ada-Lovelace-4711.html"):
         assert (lab / name).is_file(), name
+    page = f"Ada Lovelace_4711_assignsubmission_file/{LAB}_feedback.html"
+    with zipfile.ZipFile(lab / "gradebooks" / "moodle_feedback.zip") as archive:
+        assert archive.read(page) == (lab / "feedback" / "Ada-Lovelace-4711.html").read_bytes()
+        assert len(archive.namelist()) == len(STUDENTS)
 
 
 def _totals(folder: Path) -> dict[str, float]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 _MOODLE = re.compile(r"^(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)$", re.I)
-_CANVAS = re.compile(r"^(?P<name>[^_]+)_(?P<late>LATE_)?(?P<id>\d+)_\d+_(?P<file>.+)$")
+_CANVAS = re.compile(r"^(?P<name>[^_]+)_(?P<late>LATE_)?(?P<id>\d+)_(?P<attachment>\d+)_(?P<file>.+)$")
 _SKIPPED = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
 _MOST_MEMBERS = 100_000
 _TOO_LARGE = "the file is larger than {limit:.4g} MiB"
@@ -141,6 +141,13 @@ def _owner(path: PurePosixPath, lab: str) -> _Owner:
         return _Owner(match["name"], match["id"], bool(match["late"]))
     stem = path.stem
     return _Owner(stem.replace(lab, "").strip(" _-.") or stem)
+
+
+def canvas_attachment(source: str) -> str:
+    """Canvas' number of the file that was handed in, from the `source` of a submission; empty if it has none."""
+    first = PurePosixPath(source).parts[0] if source else ""
+    match = None if _MOODLE.match(first) else _CANVAS.match(first)
+    return match["attachment"] if match else ""
 
 
 def _from_system(name: str) -> bool:

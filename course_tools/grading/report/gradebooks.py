@@ -17,15 +17,17 @@ from nbformat import NotebookNode
 from course_tools.grading.files import write_text
 from course_tools.grading.report import words
 from course_tools.grading.report.feedback import QuestionFeedback, feedback_questions, shown_notes
+from course_tools.grading.report.feedback_zips import write_feedback_zips
 from course_tools.grading.report.results import PASSED, Result, total
 
 
 def write_gradebooks(results: Sequence[Result], folder: Path, key: NotebookNode) -> None:
-    """Write `canvas.csv`, `moodle.csv` and `gradescope/STUDENT/results.json` to `folder`."""
+    """Write `canvas.csv`, `moodle.csv`, their zips of feedback and `gradescope/STUDENT/results.json` to `folder`."""
     known = [result for result in results if result.decided]
     shutil.rmtree(folder / "gradescope", ignore_errors=True)  # a student without points any more keeps no file
     words.write_csv(folder / "canvas.csv", canvas_rows(known, key))
     words.write_csv(folder / "moodle.csv", moodle_rows(known, key))
+    write_feedback_zips(known, folder, key)
     for result in known:
         text = json.dumps(gradescope(result, key), indent=1, ensure_ascii=False)
         write_text(folder / "gradescope" / result.student / "results.json", text + "\n")

@@ -3,6 +3,7 @@
     grades.csv                             a row for each student, for people and spreadsheets
     feedback/STUDENT.md, .html             for the student
     gradebooks/canvas.csv, moodle.csv      to import
+    gradebooks/canvas_feedback.zip, …      to upload: each student's page
     gradebooks/gradescope/STUDENT/results.json
 
 All files are made from results alone, so they can be made again without grading.
