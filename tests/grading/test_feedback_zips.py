@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import nbformat
 import pytest
 from nbformat import NotebookNode
 from typer.testing import CliRunner
@@ -23,7 +24,7 @@ from course_tools.grading.report.results import Result
 from .conftest import TINY
 from .making import result
 
-PAGE = f"{TINY.name}_feedback.html"
+PAGE, NOTEBOOK = f"{TINY.name}_feedback.html", f"{TINY.name}_feedback.ipynb"
 PLUGINS = [("assignsubmission", "file"), ("assignsubmission", "onlinetext"), ("assignfeedback", "file")]
 MOODLE, CANVAS = Path("out/gradebooks/moodle_feedback.zip"), Path("out/gradebooks/canvas_feedback.zip")
 OUT = ("--out", "out")
@@ -95,10 +96,22 @@ def pages(path: str | Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def own_pages() -> dict[int, bytes]:
-    """Number → feedback/STUDENT.html."""
+def own_pages(ending: str = "html") -> dict[int, bytes]:
+    """Number → feedback/STUDENT.html or .md."""
     results = [json.loads(path.read_text("utf-8")) for path in Path("out/results").iterdir()]
-    return {int(one["gradebook_id"]): Path(f"out/feedback/{one['student']}.html").read_bytes() for one in results}
+    return {int(one["gradebook_id"]): Path(f"out/feedback/{one['student']}.{ending}").read_bytes() for one in results}
+
+
+def canvas_pages(handed_in: dict[int, set[int]]) -> dict[int | None, bytes]:
+    """User → the text of the notebook that Canvas hands on."""
+    taken = {}
+    for name, page in pages(CANVAS).items():
+        notebook = nbformat.reads(page.decode(), 4)
+        nbformat.validate(notebook)
+        (cell,) = notebook.cells
+        assert cell.cell_type == "markdown" and name.endswith(".ipynb")
+        taken[canvas_takes(name, handed_in)] = cell.source.encode()
+    return taken
 
 
 @pytest.mark.parametrize("ending", ["file/x.ipynb", "file_/a/x.ipynb", "file_my_x.ipynb", "onlinetext/text.html"])
@@ -125,11 +138,11 @@ def test_canvas_gives_each_student_their_own_page(run: Run) -> None:
         "late_5_95_2_92_report.pdf",
     ]
     run("grade", "lab90", download(*names, "ngeve_6_96_old.ipynb", "ngeve_6_97_lab90 (2).ipynb"), *OUT)
-    found, own = pages(CANVAS), own_pages()
+    found, own = pages(CANVAS), own_pages("md")
     handed_in = {1: {91}, 2: {92}, 3: {93}, 4: {91}, 5: {95}, 6: {96, 97}}
-    assert {canvas_takes(name, handed_in): page for name, page in found.items()} == own and len(own) == 6
-    assert f"ngeve_6_97_{PAGE}" in found, "the file that was graded"
-    assert all("/" not in name and name.endswith(".html") for name in found)
+    assert canvas_pages(handed_in) == own and len(own) == 6
+    assert f"ngeve_6_97_{NOTEBOOK}" in found, "the file that was graded"
+    assert all("/" not in name for name in found)
     assert not any(b"secret" in page for page in own.values()) and not MOODLE.exists()
 
 
@@ -139,7 +152,7 @@ def test_a_zip_that_a_student_handed_in_to_canvas_has_its_number(run: Run) -> No
         archive.writestr("lovelaceada_1_91_mine.zip", inner)
         archive.writestr("ngeve_2_92_lab90_tiny.ipynb", "{}")
     run("grade", "lab90", "all.zip", *OUT)
-    assert {canvas_takes(name, {1: {91}, 2: {92}}): page for name, page in pages(CANVAS).items()} == own_pages()
+    assert canvas_pages({1: {91}, 2: {92}}) == own_pages("md")
 
 
 def test_without_numbers_there_is_no_zip(run: Run) -> None:

@@ -2,11 +2,12 @@
 
     Moodle   Ada Lovelace_4711_assignsubmission_file/lab01_topic_feedback.html
              (mod/assign/feedback/file/importziplib.php, is_valid_filename_for_import)
-    Canvas   lovelaceada_4711_98765_lab01_topic_feedback.html
+    Canvas   lovelaceada_4711_98765_lab01_topic_feedback.ipynb
              (app/models/abstract_assignment.rb, infer_comment_context_from_filename)
 
 Both numbers come from the names in the download: the student's, and Canvas' own for the file that was handed in. A
-student whose submission came without them is in no zip.
+student whose submission came without them is in no zip. Canvas shows a page under the name of the file that was handed
+in, a notebook's: so there the page is a notebook, with nothing to run.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import nbformat
 from nbformat import NotebookNode
 
 from course_tools.grading.files import write_bytes
 from course_tools.grading.intake.submissions import canvas_attachment
 from course_tools.grading.report import words
-from course_tools.grading.report.feedback import as_html
+from course_tools.grading.report.feedback import as_html, as_markdown
 from course_tools.grading.report.results import Result
 
 _MOODLE, _CANVAS = "moodle_feedback.zip", "canvas_feedback.zip"
@@ -34,7 +36,7 @@ def write_feedback_zips(results: Sequence[Result], folder: Path, key: NotebookNo
     for result in results:
         if result.gradebook_id:
             archive, name = _place(result)
-            pages[archive][name] = as_html(result, key)
+            pages[archive][name] = as_html(result, key) if archive == _MOODLE else _as_notebook(result, key)
     for archive, content in pages.items():
         if content:
             write_bytes(folder / archive, _zipped(content))
@@ -50,10 +52,14 @@ def _place(result: Result) -> tuple[str, str]:
     """
     name = re.sub(r"[\\/_]+", " ", words.one_line(result.name)).strip()
     student = f"{'student ' if name.isdigit() else ''}{name}_{result.gradebook_id}"
-    page = f"{result.lab}_feedback.html"
     if attachment := canvas_attachment(result.source):
-        return _CANVAS, f"{student}_{attachment}_{page}"
-    return _MOODLE, f"{student}_assignsubmission_file/{page}"
+        return _CANVAS, f"{student}_{attachment}_{result.lab}_feedback.ipynb"
+    return _MOODLE, f"{student}_assignsubmission_file/{result.lab}_feedback.html"
+
+
+def _as_notebook(result: Result, key: NotebookNode) -> str:
+    cell = nbformat.v4.new_markdown_cell(as_markdown(result, key), id="feedback")  # an id of chance changes the bytes
+    return nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
 
 
 def _zipped(pages: Mapping[str, str]) -> bytes:
