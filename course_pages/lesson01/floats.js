@@ -27,22 +27,11 @@ function powerOfTwo(exponent) {
   return scratch.getFloat64(0);
 }
 
-// A finite x as significand · 2^exponent with a whole significand.
-function takeApart(x) {
-  const bits = bitsOfDouble(Math.abs(x));
-  const field = Number(bits >> 52n);
-  const fraction = bits & ((1n << 52n) - 1n);
-  return field ? { significand: fraction | (1n << 52n), exponent: field - 1075 } : { significand: fraction, exponent: -1074 };
-}
-
-// significand / 2^places to the nearest whole number, ties to even.
-function shiftRight(significand, places) {
-  if (places <= 0) return significand << BigInt(-places);
-  const shift = BigInt(places);
-  const down = significand >> shift;
-  const rest = significand - (down << shift);
-  const half = 1n << (shift - 1n);
-  return rest > half || (rest === half && down & 1n) ? down + 1n : down;
+// To the nearest whole number, ties to even; exact, as x and its fraction are.
+function roundToEven(x) {
+  const down = Math.floor(x);
+  const rest = x - down;
+  return rest > 0.5 || (rest === 0.5 && down % 2) ? down + 1 : down;
 }
 
 export function prepare(format) {
@@ -67,10 +56,9 @@ export function encode(format, x) {
   if (Number.isNaN(x)) return format.nan;
   const sign = x < 0 || Object.is(x, -0) ? format.signBit : 0n;
   if (!Number.isFinite(x)) return sign | beyond(format);
-  const { significand, exponent } = takeApart(x);
-  const top = exponent + significand.toString(2).length - 1; // |x| lies in [2^top, 2^(top + 1))
+  const top = Number(bitsOfDouble(Math.abs(x)) >> 52n) - 1023; // |x| lies in [2^top, 2^(top + 1)), or is a subnormal double
   const spacing = Math.max(format.lowest, top - format.fraction_bits);
-  const steps = shiftRight(significand, spacing - exponent);
+  const steps = BigInt(roundToEven(Math.abs(x) / powerOfTwo(spacing)));
   // Steps carry into the exponent field by themselves: the pattern counts the numbers from zero upwards.
   const magnitude = (BigInt(spacing - format.lowest) << BigInt(format.fraction_bits)) + steps;
   return sign | (magnitude > format.largest ? beyond(format) : magnitude);
