@@ -11,15 +11,13 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from course_kit.accounts import CATEGORIES
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import PALETTE, Picture
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup, peak
 from course_lib.predict.peak import PeakAccount
-from course_pages.lesson02.moments import TERMS, passes, states, sums, terms, that_may_be_largest, update
+from course_pages.lesson02.moments import TERMS, passes, states, sums, that_may_be_largest, update
 from course_pages.shared.memory import memory_against_gpus
 from course_pages.shared.models_on_gpus import GPUS
 
@@ -62,18 +60,6 @@ def steps(attention: str = "fused", one: bool = False, **kind: Any) -> list[Setu
     ]
 
 
-def corners(one: bool) -> np.ndarray:
-    """The terms at the corners of the controls' ranges, for each width and length: (places, 4, terms)."""
-    offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
-    batches = (1, 1) if one else (2, offers["batch"][-1])
-    ends = list(product((offers["layers"][0], offers["layers"][-1]), batches))
-    places = [
-        [terms(layers, batch, seq, width, shape(1, width, seq, "fused").heads) for layers, batch in ends]
-        for width, seq in product(WIDTHS, SEQS)
-    ]
-    return np.array(places, dtype=float)
-
-
 @cache
 def memory_table() -> dict[str, Any]:
     """Factors of the terms that the script adds up; see `moments`.
@@ -89,10 +75,10 @@ def memory_table() -> dict[str, Any]:
     for precision, attention, recompute, one in product(bits, offers["attention"], offers["recompute"], (True, False)):
         place = f"{bits[precision]} {attention} {recompute} {1 if one else 'more'}"
         kind = steps(attention, one, precision=precision, recompute=recompute)
-        tables["passes"][place] = that_may_be_largest(sums(passes, kind), corners(one))
+        tables["passes"][place] = that_may_be_largest(sums(passes, kind))
     for precision, optimizer in product(offers["precision"], offers["optimizer"]):
         kind = steps(precision=precision, optimizer=optimizer)
-        tables["updates"][f"{precision} {optimizer}"] = that_may_be_largest(sums(update, kind), corners(False))
+        tables["updates"][f"{precision} {optimizer}"] = that_may_be_largest(sums(update, kind))
         tables["states"][f"{precision} {optimizer}"] = sums(states, kind)["states"]
     gpus = [[name, int(gpu.usable)] for name, gpu in GPUS.items()]
     return {**tables, "terms": TERMS, "gpus": gpus, "colors": {category: PALETTE[category] for category in CATEGORIES}}

@@ -43,7 +43,7 @@ def terms(layers: int, batch: int, seq: int, width: int, heads: int) -> list[int
 class Watch(Ledger):
     """A ledger that keeps every moment, under the pass and the place that run then.
 
-    `place` is "start", "block 0", "block 1", …, or "end" when a pass has its blocks behind it.
+    `place` is "start", "first block", "between", "last block", or "end" when a pass has its blocks behind it.
     """
 
     def __init__(self, **held: int) -> None:
@@ -56,23 +56,17 @@ class Watch(Ledger):
         self.seen.setdefault((self.phase, self.place), []).append([self.alive[part] for part in PARTS])
 
 
-def _telling(kind: type[StepLifetimes], ledger: Watch, layers: int) -> type[StepLifetimes]:
-    """A step of this kind that tells the ledger its place."""
+def _telling(run: Callable[[], None], ledger: Watch, layers: int) -> Callable[[], None]:
+    """The pass of a block, which tells the ledger its place before it runs; behind the last block comes the end."""
+    places = iter(["first block", *["between"] * (layers - 2), "last block"])
 
-    def visit(run: Callable[[], None], phase: str) -> None:
-        done = sum(key[0] == phase and key[1].startswith("block") for key in ledger.seen)
-        ledger.place = f"block {done}"
+    def visit() -> None:
+        ledger.place = next(places)
         run()
-        ledger.place = "end" if done == layers - 1 else ledger.place
+        if ledger.place == "last block":
+            ledger.place = "end"
 
-    class Telling(kind):  # type: ignore[misc, valid-type]
-        def block(self) -> None:
-            visit(super().block, "forward")
-
-        def block_backward(self) -> None:
-            visit(super().block_backward, "backward")
-
-    return Telling
+    return visit
 
 
 def passes(setup: Setup) -> Moments:
@@ -81,16 +75,16 @@ def passes(setup: Setup) -> Moments:
     From one block to the next, the bytes alive grow or shrink by the same number: blocks in the middle lie between.
     """
     ledger, layers = Watch(), setup.gpt.layers
-    kind = _telling(RecomputedLifetimes if setup.recompute == "full" else StepLifetimes, ledger, layers)
-    step = kind(setup, ledger)
+    step = (RecomputedLifetimes if setup.recompute == "full" else StepLifetimes)(setup, ledger)
+    step.block = _telling(step.block, ledger, layers)  # type: ignore[method-assign]
+    step.block_backward = _telling(step.block_backward, ledger, layers)  # type: ignore[method-assign]
     step.forward()
     ledger.place = "start"
     step.backward()
-    names = {"start": "start", "block 0": "first block", f"block {layers - 1}": "last block", "end": "end"}
     return {
-        f"{phase}, {names[place]}, {n}": account
+        f"{phase}, {place}, {n}": account
         for (phase, place), accounts in ledger.seen.items()
-        if place in names
+        if place != "between"
         for n, account in enumerate(accounts)
     }
 
@@ -139,22 +133,13 @@ def sums(follow: Callable[[Setup], Moments], steps: Sequence[Setup]) -> dict[str
     return {name: factors[:, at].T.astype(int).tolist() for at, name in enumerate(seen[0])}
 
 
-def that_may_be_largest(found: dict[str, list[list[int]]], corners: np.ndarray) -> list[tuple[str, list[list[int]]]]:
-    """The pass and the sums of the moments that no other one exceeds in a whole range of layers and sequences.
+def that_may_be_largest(found: dict[str, list[list[int]]]) -> list[tuple[str, list[list[int]]]]:
+    """The pass and the sums of the moments, but for those that another one exceeds, or equals, in every factor.
 
-    Layers and sequences enter each sum once, or as their product. So a moment that is no larger than another one at the
-    four corners of their range is no larger anywhere in it.
-
-    Args:
-        found: all moments of one kind of step.
-        corners: the terms at the corners of the range, for each width and length: (ranges, 4, terms).
+    Terms are positive: what has no larger factor is no larger, whatever the sizes.
     """
-    totals = corners @ np.array([np.sum(each, axis=0) for each in found.values()], dtype=float).T  # ranges, 4, moments
-    kept = set[int]()
-    for at in totals:
-        best = list[int]()
-        for moment in np.argsort(-at.sum(axis=0), kind="stable"):
-            if not any((at[:, moment] <= at[:, other]).all() for other in best):
-                best.append(int(moment))
-        kept |= set(best)
-    return [(name.split(",")[0], each) for n, (name, each) in enumerate(found.items()) if n in kept]
+    totals, kept = {name: np.sum(parts, axis=0) for name, parts in found.items()}, set[str]()
+    for name in sorted(totals, key=lambda name: -totals[name].sum()):  # what may exceed a moment comes before it
+        if not any((totals[name] <= totals[other]).all() for other in kept):
+            kept.add(name)
+    return [(name.split(",")[0], parts) for name, parts in found.items() if name in kept]

@@ -12,7 +12,7 @@ from course_kit.notebook import picture as style
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
-from course_pages.lesson02.explorer import WIDTHS, MemoryBarExplorer, corners, held, memory_table, shape, steps
+from course_pages.lesson02.explorer import WIDTHS, MemoryBarExplorer, held, memory_table, shape, steps
 from course_pages.lesson02.moments import PARTS, TERMS, sums, terms, that_may_be_largest
 
 
@@ -73,7 +73,7 @@ def test_a_moment_that_may_be_largest_is_kept():
     flat, lower, steep = (list(nothing) for _ in range(3))
     flat[0], lower[0], steep[TERMS.index((1, 0, 0, 0, 0))] = 100, 99, 1
     found = {"flat": [flat], "lower": [lower], "steep": [steep]}
-    assert that_may_be_largest(found, corners(one=False)) == [("flat", [flat]), ("steep", [steep])]
+    assert that_may_be_largest(found) == [("flat", [flat]), ("steep", [steep])]
 
 
 def test_gpt2_xl_has_its_published_size():
