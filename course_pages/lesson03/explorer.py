@@ -11,27 +11,25 @@ from typing import Any
 
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import Picture
-from course_lib.predict.chain import Chain, Moment
+from course_lib.predict.chain import Chain
 from course_pages.lesson03.pictures import chain_film
 
 LAYERS, RATIO = range(2, 33), range(1, 21)
 """Values of two sliders."""
 
 
-def films(layers: int, ratio: int = 1) -> list[list[Moment]]:
-    """A step of the chain for every K from 0, which keeps everything; a byte stands for one layer's input."""
-    return [Chain(layers, boundary_bytes=1, saved_bytes=ratio).film(every or None) for every in range(layers + 1)]
-
-
 @cache
 def film_table() -> dict[str, Any]:
-    """The films of the longest chain. Those of a shorter one are the same without the layers that it lacks.
+    """The films of the longest chain, for every K from 0, which keeps everything; a byte stands for one layer's input.
+
+    Those of a shorter chain are the same without the layers that it lacks.
 
     Returns:
         "phases": [name, duration] of each. "films": for each K and frame [phase's number, layer, inputs of segments
         that are held, layers whose insides are held].
     """
-    all_films = films(LAYERS[-1])
+    chain = Chain(LAYERS[-1], boundary_bytes=1, saved_bytes=1)
+    all_films = [chain.film(every or None) for every in range(chain.layers + 1)]
     durations = {frame.phase: frame.duration for frame in all_films[1]}
     number = {phase: i for i, phase in enumerate(durations)}
     rows = [[[number[f.phase], f.layer, f.boundaries, f.inside] for f in film] for film in all_films]
