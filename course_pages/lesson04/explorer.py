@@ -15,13 +15,10 @@ from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import Picture
 from course_lib.numerics import BF16, FP8_E5M2, FP16, FloatFormat
 from course_lib.train.gradients import CastCounts, GradientSizes
-from course_pages.lesson04.pictures import gradient_histograms
+from course_pages.lesson04.pictures import AXIS, borders, gradient_histograms
 
 POWERS = range(-8, 41)
 """Exponents of the scale, a power of two."""
-
-AXIS = range(-64, 49, 16)
-"""Ticks below the histogram: powers of two."""
 
 FORMATS: dict[str, FloatFormat] = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E5M2)}
 
@@ -36,14 +33,13 @@ def _in_full(k: int) -> str:
 
 
 def _window(fmt: FloatFormat) -> dict[str, Any]:
-    smallest, normal, beyond = 1 - fmt.bias - fmt.fraction_bits, 1 - fmt.bias, fmt.max_exponent + 1
+    flushed, normal, beyond = borders(fmt)
     if beyond > AXIS[-1]:
         reach = f"has normal numbers from {_power(normal)} to {_power(beyond)}: beyond both ends of this axis."
     else:
-        reach = (f"(shaded, pale and full): subnormal from {_power(smallest)}, normal from {_power(normal)}, inf from "
-                 f"about {_power(beyond)}.")  # fmt: skip
-    # Half of the smallest number is where rounding to 0 begins.
-    return {"borders": [smallest - 1, normal, beyond], "reach": f"{fmt.name} {reach}"}
+        reach = (f"(shaded, pale and full): subnormal from {_power(flushed + 1)}, normal from {_power(normal)}, inf "
+                 f"from about {_power(beyond)}.")  # fmt: skip
+    return {"borders": borders(fmt), "reach": f"{fmt.name} {reach}"}
 
 
 def scale_data(sizes: Mapping[str, GradientSizes]) -> dict[str, Any]:
@@ -98,14 +94,8 @@ class ScaleExplorer(Explorer):
         return scale_data(self.sizes)
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        shown = {f"scale 2^{self.power}": (self.sizes[self.group], 2.0**self.power)}
+        shown = {f"{self.group}, scale 2^{self.power}": (self.sizes[self.group], 2.0**self.power)}
         return gradient_histograms(shown, FORMATS[self.number_format], caption=caption, alt=alt)
 
     def _told(self) -> str:
-        counts = self.counts
-        shares = [100 * count / counts.total for count in astuple(counts)]
-        return (
-            f"Histogram of the gradients of {self.group} times 2^{self.power}, by powers of two, before the window of "
-            f"{FORMATS[self.number_format]}: {shares[0]:.1f} % become 0, {shares[1]:.0f} % are subnormal, "
-            f"{shares[2]:.0f} % normal, {shares[3]:.1f} % overflow."
-        )
+        return ""  # the picture tells its shares itself

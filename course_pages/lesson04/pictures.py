@@ -17,12 +17,18 @@ from course_lib.train.gradients import GradientSizes
 FATES = {"becomes 0": "#D55E00", "subnormal": "#E69F00", "normal": "#0072B2", "inf": "#CC79A7"}
 """Fates of a number under a cast, in the order of `CastCounts`, and their colours."""
 
-POWERS = (-64, 48)
-"""The axis of the histograms: powers of two."""
+AXIS = range(-64, 49, 16)
+"""Ticks below the histograms: powers of two."""
+
+
+def borders(fmt: FloatFormat) -> list[int]:
+    """The powers of two from which on numbers are no longer flushed to 0, are normal, are too large."""
+    # Half of the smallest number is where rounding to 0 begins.
+    return [1 - fmt.bias - fmt.fraction_bits - 1, 1 - fmt.bias, fmt.max_exponent + 1]
 
 
 def gradient_histograms(
-    rows: Mapping[str, tuple[GradientSizes, float]], fmt: FloatFormat, *, caption: str, alt: str | None = None
+    rows: Mapping[str, tuple[GradientSizes, float]], fmt: FloatFormat, *, caption: str, alt: str = ""
 ) -> Picture:
     """Sizes of numbers before the window of a format, one row for each name → (numbers, scale).
 
@@ -30,22 +36,20 @@ def gradient_histograms(
     figure in words; by default the shares of each row.
     """
     figure, panels = new_figure(rows=len(rows), height=0.9 + 1.55 * len(rows))
-    borders = [1 - fmt.bias - fmt.fraction_bits - 1, 1 - fmt.bias, fmt.max_exponent + 1]
     words = []
     for axes, (name, (sizes, scale)) in zip(panels, rows.items(), strict=True):
         binades = sizes.binades()
         places = [power + round(math.log2(scale)) for power in binades]
-        colors = [list(FATES.values())[sum(place >= border for border in borders)] for place in places]
+        colors = [list(FATES.values())[sum(place >= border for border in borders(fmt))] for place in places]
         axes.bar(places, list(binades.values()), width=0.92, align="edge", color=colors)
-        axes.set(xlim=POWERS, yscale="log", ylabel="numbers", ylim=(0.7, 20 * max(binades.values())))
-        _window(axes, borders, str(fmt))
+        axes.set(xlim=(AXIS[0], AXIS[-1]), yscale="log", ylabel="numbers", ylim=(0.7, 20 * max(binades.values())))
+        _window(axes, fmt)
         axes.annotate(re.sub(r"2\^(-?\d+)", r"$2^{\1}$", name), (0.01, 0.84), xycoords="axes fraction", color=INK)
         counts = sizes.cast(fmt, scale)
         shares = zip(FATES, astuple(counts), strict=True)
         words.append(f"{name}: " + ", ".join(f"{100 * count / counts.total:.1f} % {fate}" for fate, count in shares))
-    ticks = range(POWERS[0], POWERS[1] + 1, 16)
     for axes in panels:
-        axes.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks] if axes is panels[-1] else [""] * len(ticks))
+        axes.set_xticks(AXIS, [f"$2^{{{power}}}$" for power in AXIS] if axes is panels[-1] else [""] * len(AXIS))
         axes.tick_params(which="minor", left=False)
     panels[-1].set_xlabel("size of the number")
     legend(figure, "upper center", 4, FATES, fontsize=9)
@@ -53,14 +57,14 @@ def gradient_histograms(
     return Picture(figure, caption=caption, alt=alt or told)
 
 
-def _window(axes: Axes, borders: Sequence[int], name: str) -> None:
+def _window(axes: Axes, fmt: FloatFormat) -> None:
     """A pale band where the format has numbers, paler where they are subnormal."""
-    low, normal, high = borders
-    axes.axvspan(max(low, POWERS[0]), min(high, POWERS[1]), color=MUTED, alpha=0.09, linewidth=0)
-    axes.axvspan(max(normal, POWERS[0]), min(high, POWERS[1]), color=MUTED, alpha=0.09, linewidth=0)
-    middle = (max(normal, POWERS[0]) + min(high, POWERS[1])) / 2
+    low, normal, high = (min(max(border, AXIS[0]), AXIS[-1]) for border in borders(fmt))
+    axes.axvspan(low, high, color=MUTED, alpha=0.09, linewidth=0)
+    axes.axvspan(normal, high, color=MUTED, alpha=0.09, linewidth=0)
+    middle = (normal + high) / 2
     axes.annotate(
-        f"{name}'s normal numbers", (middle, 0.84), xycoords=("data", "axes fraction"), ha="center", color=MUTED
+        f"{fmt}'s normal numbers", (middle, 0.84), xycoords=("data", "axes fraction"), ha="center", color=MUTED
     )
     axes.grid(False, axis="x")
 

@@ -157,7 +157,7 @@ def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     )
     notebook = executed(source)
     exported, _ = HTMLExporter().from_notebook_node(notebook)
-    assert "50.0 % become 0" in exported
+    assert "50.0 % becomes 0" in exported
     (view,), (states,) = VIEW.findall(exported), STATE.findall(exported)
     state = json.loads(states)["state"][json.loads(view)["model_id"]]["state"]
     page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": False})

@@ -74,5 +74,8 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     explorer = ScaleExplorer({"x": [torch.tensor([2.0**-30, 2.0**-20, 1.0, 2.0**20])]})
     explorer.show()
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert "25.0 % become 0, 25 % are subnormal, 25 % normal, 25.0 % overflow" in sent[0].metadata["image/png"]["alt"]
+    assert (
+        "x, scale 2^0: 25.0 % becomes 0, 25.0 % subnormal, 25.0 % normal, 25.0 % inf"
+        in sent[0].metadata["image/png"]["alt"]
+    )
     assert "the format stays where it is" in sent[1].data["text/html"]
