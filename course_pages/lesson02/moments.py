@@ -16,8 +16,9 @@ import numpy as np
 
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
 from course_lib.predict.lifetimes.step import RecomputedLifetimes, StepLifetimes, optimizer_step
+from course_lib.predict.memory import model_states
 from course_lib.predict.setup import Setup
-from course_lib.predict.tensors import rank_tensors, tally
+from course_lib.predict.tensors import rank_tensors
 
 TERMS = [
     (0, 0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (0, 0, 1, 0, 0), (0, 0, 1, 1, 0), (0, 0, 2, 0, 0),
@@ -97,7 +98,7 @@ def update(setup: Setup) -> Moments:
     tensors = rank_tensors(setup, 0, "parameters")
     elements = [each.elements for each in tensors if each.name.split(".")[:2][-1] in ("0", "weight", "bias")]
     batch = 2 * INT64 * setup.batch_size * setup.seq + FLOAT  # tokens, targets and the loss, which the caller holds
-    ledger = Watch(gradients=_bytes_of(setup, "gradients"), temporaries=batch)
+    ledger = Watch(gradients=model_states(setup).gradients, temporaries=batch)
     optimizer_step(setup, ledger, elements)
     seen = ledger.seen.get(("optimizer step", "start"), [])  # no moment, where every operation is in place
     return {f"optimizer step, {n}": account for n, account in enumerate(seen)}
@@ -105,12 +106,8 @@ def update(setup: Setup) -> Moments:
 
 def states(setup: Setup) -> Moments:
     """Bytes that stay through the step: weights and optimizer state."""
-    return {"states": [_bytes_of(setup, "parameters"), _bytes_of(setup, "optimizer")]}
-
-
-def _bytes_of(setup: Setup, role: str) -> int:
-    """Bytes of a rank's tensors in this role."""
-    return sum(times * each.elements * each.element_bytes for each, times in tally(setup) if each.role == role)
+    held = model_states(setup)
+    return {"states": [held.parameters, held.optimizer]}
 
 
 def sums(follow: Callable[[Setup], Moments], steps: Sequence[Setup]) -> dict[str, list[list[int]]]:
