@@ -3,9 +3,7 @@
 const HINT = "A coloured slot is a rank's summand. ↓ goes to the next rank in the next step (from the last one to rank 0), " +
   "+ was added just now, = was copied. Click a cell to follow its part.";
 
-function list(numbers) {
-  return numbers.length < 2 ? String(numbers) : `${numbers.slice(0, -1).join(", ")} and ${numbers.at(-1)}`;
-}
+const LIST = new Intl.ListFormat("en-GB"); // without a comma before "and"
 
 function inWords(p, step) {
   if (step === 0) return "Start. Every rank has its own tensor, cut into parts. Nobody has sent anything.";
@@ -37,7 +35,7 @@ function makeCell(rank, part, p, colors, onFollow) {
     setText(before, arrived ? (arrived[3] ? "+" : "=") : "");
     setText(count, done ? "all" : `${held.length}/${p}`);
     setText(after, leaving ? "↓" : "");
-    const content = done ? "the finished sum" : `summand${held.length > 1 ? "s" : ""} of ${list(held)}`;
+    const content = done ? "the finished sum" : `summand${held.length > 1 ? "s" : ""} of ${LIST.format(held.map(String))}`;
     const came = arrived ? `, ${arrived[3] ? "added" : "copied"} just now from rank ${arrived[0]}` : "";
     label(node, `rank ${rank}, part ${part}: ${content}${came}${leaving ? `, goes to rank ${leaving[1]} next` : ""}`);
   }
