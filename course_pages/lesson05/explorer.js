@@ -1,6 +1,5 @@
 // Batch × accumulation × memory. The numbers come in a table from Python; here they are only chosen and drawn.
 
-const CATEGORIES = ["parameters", "gradients", "optimizer", "activations", "temporaries"];
 const MOST_DRAWN = 16; // pieces of a step; of more, the first ones are drawn
 
 const inGib = (nbytes, digits = 1) => fixed(nbytes / GIB, nbytes < 100 * GIB ? digits : 0);
@@ -33,11 +32,12 @@ function stepShapes(account, pieces, memory, top) {
     parameters: flat(0, account[0]), memory: `M0 ${top - memory}H${pieces}` };
 }
 
-function makeBar(account, micro, state, memory, top, onClick) {
+function makeBar(account, micro, state, { colors, gpus }, top, onClick) {
   const [total, pieces] = [sum(account), state.global_batch / micro];
-  const fits = total <= memory;
-  const parts = CATEGORIES.map((name, i) => {
-    const part = make("i", `ax-part ax-${name}`);
+  const fits = total <= gpus[state.gpu];
+  const parts = Object.values(colors).map((background, i) => {
+    const part = make("i", "ax-part");
+    part.style.background = background;
     part.style.height = `${(100 * account[i]) / top}%`;
     return part;
   }).reverse();
@@ -67,7 +67,9 @@ function build({ table, state, change, controls, offers }) {
   };
   const [status, bars] = [makeStatus(), make("div", "ax-bars")];
   const line = make("div", "ax-line", {}, [span()]);
-  const film = makeChart("ax", "film", ["activations", "gradients", "optimizer", "parameters"], ["memory"]);
+  const areas = ["activations", "gradients", "optimizer", "parameters"];
+  const film = makeChart("ax", "film", areas, ["memory"]);
+  for (const name of areas) film.paths[name].style.setProperty("--ex-color", table.colors[name]);
   const [filmTitle, filmEnd] = [make("b", ""), span()];
 
   function redraw() {
@@ -79,7 +81,7 @@ function build({ table, state, change, controls, offers }) {
     // Low bars stay readable beside a high one: what is far above the GPU's memory and the chosen bar is cut off.
     const top = Math.min(1.12 * largest, 2 * Math.max(memory, Math.min(sum(account), 4 * memory)));
     setText(status, tell(state, account, pieces, memory));
-    bars.replaceChildren(line, ...rows.map((row, k) => makeBar(row, offers.micro_batch.values[k], state, memory, top, choose)));
+    bars.replaceChildren(line, ...rows.map((row, k) => makeBar(row, offers.micro_batch.values[k], state, table, top, choose)));
     line.style.setProperty("--ax-level", memory / top);
     line.firstChild.textContent = `${state.gpu}: ${gib(memory, 1)}`;
     const drawn = Math.min(pieces, MOST_DRAWN);
@@ -96,7 +98,7 @@ function build({ table, state, change, controls, offers }) {
         makeAxis("ax-below", "sequences in a piece, and GiB")]),
       make("div", "ax-pane", {}, [filmTitle, make("div", "ax-frame", {}, [film.svg]), makeAxis("ax-ends", "time", filmEnd)]),
     ]),
-    makeLegend("ax", Object.fromEntries(CATEGORIES.map((name) => [name, name]))),
+    make("div", "ex-legend", { ariaHidden: "true" }, Object.entries(table.colors).map(([name, color]) => makeKey(name, color))),
   ];
   return { nodes, redraw };
 }

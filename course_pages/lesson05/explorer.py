@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, get_args
 
+from course_kit.accounts import CATEGORIES
 from course_kit.notebook.explorer import Control, Explorer
-from course_kit.notebook.picture import Picture
+from course_kit.notebook.picture import PALETTE, Picture
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup, peak
@@ -49,6 +50,7 @@ def accumulation_table() -> dict[str, Any]:
 
     Returns:
         "peaks": optimizer → global batch → for each micro-batch the bytes of the five categories. "gpus": name → bytes.
+        "colors": of the categories.
     """
     peaks = {
         optimizer: {
@@ -57,7 +59,8 @@ def accumulation_table() -> dict[str, Any]:
         }
         for optimizer in get_args(Optimizer)
     }
-    return {"peaks": peaks, "gpus": {name: int(memory) for name, memory in GPUS.items()}}
+    gpus = {name: int(memory) for name, memory in GPUS.items()}
+    return {"peaks": peaks, "gpus": gpus, "colors": {category: PALETTE[category] for category in CATEGORIES}}
 
 
 class AccumulationExplorer(Explorer):
