@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -97,15 +96,15 @@ def by_world_size(
     figure, axes = new_figure(1, len(panels), height=3.0)
     for each, (label, lines) in zip(axes, panels.items(), strict=True):
         for number, (name, points) in enumerate(lines.items()):
-            each.plot(list(points), list(points.values()), _LINES[number % 4], marker=_marker(name, number), ms=5.5)
+            look = {"marker": _marker(name, number), "ms": 5.5, "label": name if each is axes[0] else None}
+            each.plot(list(points), list(points.values()), _LINES[number % 4], **look)
         each.set(xlabel="ranks", ylabel=label)
         if logarithmic:
             each.set(xscale="log", yscale="log")
         else:
             each.yaxis.set_major_locator(MaxNLocator(integer=True))
-        each.set_ylim(bottom=None if logarithmic else 0)
-    names = list(next(iter(panels.values())))
-    _legend(figure, names, lines=names, points=names)
+            each.set_ylim(bottom=0)
+    legend(figure, "upper right", len(lines), fontsize=9.5)
     return Picture(figure, caption=caption, alt=alt)
 
 
@@ -114,27 +113,20 @@ def times_by_size(
 ) -> Picture:
     """Seconds against bytes, logarithmic: predicted `lines`, measured `points`; name → {bytes: seconds}."""
     figure, (axes,) = new_figure(height=3.6)
-    names = list(dict.fromkeys([*lines, *points]))
-    for number, name in enumerate(names):
-        color, marker = series_color(number), _marker(name, number)
+    handles = []
+    for number, name in enumerate(dict.fromkeys([*lines, *points])):
+        color, style, marker = series_color(number), "none", "none"
         if name in lines:
-            axes.plot(list(lines[name]), [1e6 * s for s in lines[name].values()], _LINES[number % 4], color=color)
+            style = _LINES[number % 4]
+            axes.plot(list(lines[name]), [1e6 * s for s in lines[name].values()], style, color=color)
         if name in points:
+            marker = _marker(name, number)
             axes.plot(list(points[name]), [1e6 * s for s in points[name].values()], marker, color=color, ms=6)
+        handles.append(Line2D([], [], color=color, ls=style, marker=marker, ms=5.5, label=name))  # as it is drawn
     axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="microseconds")
-    _legend(figure, names, lines=lines, points=points)
+    legend(figure, "upper right", len(handles), handles=handles, fontsize=9.5)
     return Picture(figure, caption=caption, alt=alt)
 
 
 def _marker(name: str, number: int) -> str:
     return MARKERS.get(name, "osD^"[number % 4])
-
-
-def _legend(figure: Figure, names: Sequence[str], lines: Collection[str], points: Collection[str]) -> None:
-    """Legend that shows each name as drawn: by a line, by points, or by both."""
-    handles = []
-    for number, name in enumerate(names):
-        style = _LINES[number % 4] if name in lines else "none"
-        marker = _marker(name, number) if name in points else "none"
-        handles.append(Line2D([], [], color=series_color(number), ls=style, marker=marker, ms=5.5, label=name))
-    legend(figure, "upper right", len(handles), handles=handles, fontsize=9.5)
