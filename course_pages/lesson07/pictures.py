@@ -78,7 +78,11 @@ def steps_and_examples_by_batch(critical: float, *, caption: str) -> Picture:
     return Picture(figure, caption=caption, alt=alt)
 
 
-COLORS: dict[Kind, str] = {"compute": SERIES[5], "wait": "#FFFFFF", "send": SERIES[1]}
+_LOOKS: dict[Kind, dict[str, Any]] = {
+    "compute": {"facecolor": SERIES[5], "edgecolor": "white", "linewidth": 0.5},
+    "wait": {"facecolor": "white", "edgecolor": MUTED, "linewidth": 0.5, "hatch": "////"},
+    "send": {"facecolor": SERIES[1], "edgecolor": "white", "linewidth": 0.5},
+}
 """Light blue for computing, under names that stay legible; striped white for waiting; vermilion for sending."""
 _ROWS: dict[Kind, tuple[float, float]] = {"compute": (-0.36, 0.44), "wait": (-0.36, 0.44), "send": (0.12, 0.2)}
 _LABELS: dict[Kind, str] = {"compute": "computes", "wait": "waits", "send": "communication under way"}
@@ -102,22 +106,16 @@ def rank_timeline(record: RankTimeline, *, caption: str, alt: str) -> Picture:
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
     shown: list[Kind] = [kind for kind in _LABELS if any(event.kind == kind for event in record.events)]
-    handles = [Patch(label=_LABELS[kind], **_look(kind)) for kind in shown]
+    handles = [Patch(label=_LABELS[kind], **_LOOKS[kind]) for kind in shown]
     legend(figure, "upper right", len(handles), handles=handles, fontsize=9.5)
     return Picture(figure, caption=caption, alt=alt)
-
-
-def _look(kind: Kind) -> dict[str, Any]:
-    if kind == "wait":
-        return {"facecolor": COLORS[kind], "edgecolor": MUTED, "hatch": "////", "linewidth": 0.5}
-    return {"facecolor": COLORS[kind], "edgecolor": "white", "linewidth": 0.5}
 
 
 def _bar(axes: Axes, event: Event, wide_enough_s: float) -> None:
     """One event; its name goes inside where it fits (a letter is about 1.2 % of the figure's width)."""
     offset, height = _ROWS[event.kind]
     start, width = 1e3 * event.start_s, 1e3 * (event.end_s - event.start_s)
-    axes.broken_barh([(start, width)], (event.rank + offset, height), **_look(event.kind))
+    axes.broken_barh([(start, width)], (event.rank + offset, height), **_LOOKS[event.kind])
     fits = event.end_s - event.start_s > wide_enough_s * (len(event.name) + 1)
     if event.kind == "compute" and event.name != "compute" and fits:
         middle = event.rank + offset + height / 2
