@@ -63,14 +63,13 @@ def bit_rows(value: float, formats: Sequence[FloatFormat] = DEFAULT_FORMATS) -> 
 
 
 def _bit_row(value: float, form: FloatFormat) -> BitRow:
+    stored = float(form.round(value))
+    below, above = map(float, form.neighbours(stored))
     storable = not (math.isnan(value) and form.specials == "finite")
-    pattern = int(form.encode(value)) % 2**form.bits if storable else None  # fp64's patterns come as signed integers
-    stored = math.nan if pattern is None else float(form.decode(pattern - (pattern >> 63 << 64)))  # signed again
-    below, above = (float(each) for each in form.neighbours(stored)) if storable else (math.nan, math.nan)
     error = 0.0 if stored == value else abs(stored - value)
     return BitRow(
         name=form.name,
-        bits="" if pattern is None else f"{pattern:0{form.bits}b}",
+        bits=f"{int(form.encode(value)) % 2**form.bits:0{form.bits}b}" if storable else "",  # fp64's come signed
         stored=stored,
         below=below,
         above=above,
