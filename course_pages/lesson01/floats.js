@@ -105,7 +105,7 @@ function inWords(format, value, stored) {
   return size === smallestNormal ? "smallest normal" : "";
 }
 
-// Everything that one row of the explorer shows: the same fields as BitRow in bits.py. `pattern` is given where the
+// Everything that one row of the explorer shows: the same fields as BitRow in explorer.py. `pattern` is given where the
 // reader clicked it together; otherwise it is value, rounded.
 export function bitRow(format, value, pattern = encode(format, value)) {
   const stored = pattern === null ? NaN : decode(format, pattern);
