@@ -15,7 +15,6 @@ piece on, the earlier pieces' gradients lie there while activations pile up, whi
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -24,8 +23,9 @@ from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
 from course_lib.predict.lifetimes.step import RecomputedLifetimes, StepLifetimes, optimizer_step
+from course_lib.predict.memory import model_states
 from course_lib.predict.setup import Setup, positive
-from course_lib.predict.tensors import RankTensor, rank_tensors, tally
+from course_lib.predict.tensors import bytes_of, rank_tensors, tally
 
 _OF_SETUP = ("config", "batch_size", "seq", "micro_batch")
 _OF_CONFIG = ("layers", "width", "ffn_width", "vocab_size")
@@ -81,30 +81,26 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
             f"on a CPU, in a step that is not the first"
         )
     setup.refuse_parallel("peak")
-    listed = tally(setup)
-    elements = [each.elements for each in rank_tensors(setup, 0, "parameters")]
-    first = _one_piece(setup, listed, elements, first_step)
+    states, elements = model_states(setup), [each.elements for each in rank_tensors(setup, 0, "parameters")]
+    first = _one_piece(setup, states, elements, first_step)
     if setup.micro_batch is None:
         return first
     pieces, left = [_with_the_rest(setup, first)], setup.rank_rows - setup.rows_per_pass
     if left:
         second = setup.with_(micro_batch=min(setup.rows_per_pass, left))  # the others are no larger
-        pieces.append(_with_the_rest(second, _one_piece(second, listed, elements, adding=True)))
+        pieces.append(_with_the_rest(second, _one_piece(second, states, elements, adding=True)))
     return max(pieces, key=lambda account: account.total)
 
 
 def _one_piece(
-    setup: Setup, listed: list[tuple[RankTensor, int]], elements: list[int], first_step: bool = False,
-    adding: bool = False,
-) -> PeakAccount:  # fmt: skip
+    setup: Setup, states: MemoryAccount, elements: list[int], first_step: bool = False, adding: bool = False
+) -> PeakAccount:
     """The peak of a step of one piece of `rows_per_pass` sequences; or, `adding`, of a later one, before the update."""
-    held, late = Counter[str](), 0  # late: bytes of state that the optimizer's first step makes
-    for each, times in listed:
-        held[each.role] += times * each.elements * each.element_bytes
-        if first_step and each.role == "optimizer" and not each.name.endswith(".master"):
-            late += times * each.elements * each.element_bytes  # born inside the optimizer's first step
-    before = {"parameters": held["parameters"], "optimizer": held["optimizer"] - late}
-    ledger = AddingLedger(**before, gradients=held["gradients"]) if adding else Ledger(**before)
+    late = 0  # bytes of state that the optimizer's first step makes
+    if first_step:
+        late = bytes_of(pair for pair in tally(setup, 0, "optimizer") if not pair[0].name.endswith(".master"))
+    before = {"parameters": states.parameters, "optimizer": states.optimizer - late}
+    ledger = AddingLedger(**before, gradients=states.gradients) if adding else Ledger(**before)
     step = _STEPS[setup.recompute](setup, ledger)
     step.forward()
     step.backward()

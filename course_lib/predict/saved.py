@@ -147,10 +147,7 @@ def _gpt_attention(setup: Setup) -> Iterator[Saved]:
         yield "attention.qkv", 3 * part, element
         yield from _kernel(setup, heads, (part, part) if rotary else (), part)
         return
-    # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough; the
-    # view keeps all of q, k and v alive. So do tensors computed again from it.
-    again = setup.recompute == "selective"
-    views = setup.rows_per_pass == 1 or heads == 1
+    views, again = views_are_enough(setup), setup.recompute == "selective"  # tensors made again need all three, too
     if views or again:
         yield "attention.qkv", 3 * part, element
     if rotary and again:
@@ -164,6 +161,11 @@ def _gpt_attention(setup: Setup) -> Iterator[Saved]:
         if not views:
             yield "attention.v", part, element
     yield "attention.mixed", part, element
+
+
+def views_are_enough(setup: Setup) -> bool:
+    """Whether the products take q, k and v as views, which keep all three alive: each head is one piece of memory."""
+    return setup.rows_per_pass == 1 or setup.gpt.heads == setup.tensor  # one sequence, or one head on the rank
 
 
 def _scores(setup: Setup, heads: int) -> Iterator[Saved]:

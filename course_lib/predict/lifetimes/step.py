@@ -2,7 +2,8 @@
 
 `predict.peak` reads this list. Nothing runs: the code goes through forward pass, backward pass and optimizer in
 their order and writes down, one line a block, the tensors that are made, those that autograd keeps for the backward
-pass, and those that can go. Read this file beside `model/gpt.py`; `saved.py` sums the tensors kept between passes.
+pass, and those that can go. Read this file beside `model/gpt.py`; the list of a rank's tensors (`tensors.py`) has the
+bytes of gradients and of all that autograd keeps.
 
 The list is exact on a CPU, with weights in 32 or 16 bits, for GPT-2's layers: LayerNorm, positions from a table (or
 none), no dropout. A GPU's LayerNorm keeps its statistics in 32 bits whatever the weights are.
@@ -13,54 +14,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, INT64, Ledger
+from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
 from course_lib.predict.lifetimes.tiles import tiles_backward
+from course_lib.predict.saved import views_are_enough
 from course_lib.predict.setup import Setup
+from course_lib.predict.tensors import tally
 
 
 class StepLifetimes:
     """Forward and backward of the setup's GPT, written into a ledger.
 
-    `x` is the stream that every block adds a `branch` to, and `d_stream` its gradient. Sizes are in bytes and named by
-    their shape, with the letters of `model/gpt.py`: `self.BSD` is a tensor of that shape, as wide as weights.
+    `x` is the stream that every block adds a `branch` to, and `d_stream` its gradient. Bytes of listed tensors go by
+    name, those of others by shape, with the letters of `model/gpt.py`: `self.BSD` is a tensor as wide as weights.
     """
 
     def __init__(self, setup: Setup, ledger: Ledger) -> None:
-        config, seq, element = setup.gpt, setup.seq, setup.weight_bytes
-        self.setup, self.config, self.ledger, self.element = setup, config, ledger, element
-        self.seq, self.tokens, self.narrow = seq, setup.rows_per_pass * seq, element < FLOAT
-        self.learned, self.explicit = config.positions == "learned", config.attention == "explicit"
-        # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough;
-        # the view keeps all of q, k and v alive.
-        self.views = setup.rows_per_pass == 1 or config.heads == 1
-        self.BSD, self.BSF, self.BSV = (
-            element * self.tokens * n for n in (config.width, config.mlp_width, config.vocab_size)
-        )
-        self.wide_BSV = FLOAT * self.tokens * config.vocab_size  # the loss is computed in 32 bits, always
-        self.BHS = FLOAT * self.tokens * config.heads  # the fused kernel's log-sum-exps are fp32, too
-        self.BHSS = element * self.tokens * config.heads * seq
-        self.D, self.SD = element * config.width, element * seq * config.width
-        self.VD = element * config.vocab_size * config.width
-        self.statistic_BS = (FLOAT if setup.device == "cuda" else element) * self.tokens
+        self.setup, self.config, self.ledger = setup, setup.gpt, ledger
+        element, self.views = setup.weight_bytes, views_are_enough(setup)
+        self.narrow, self.learned = element < FLOAT, self.config.positions == "learned"
+        self.explicit = self.config.attention == "explicit"
+        listed = tally(setup.with_(recompute="none"), 0, "gradients", "activations")
+        self.bytes = {each.name.removeprefix("blocks.0."): each.elements * each.element_bytes for each, _ in listed}
+        self.BSD, self.BSF = self.bytes["attention_norm.x"], self.bytes["mlp.up"]
+        self.wide_BSV = self.bytes["log_probabilities"]  # the loss is computed in 32 bits, always
+        self.BSV = self.wide_BSV // FLOAT * element
+        self.BHSS = self.bytes.get("attention.weights", 0)
+        self.SD, self.VD = element * setup.seq * self.config.width, self.bytes["token_embedding.weight.grad"]
+
+    def save(self, layer: str, *names: str) -> None:
+        """Add tensors of a layer that autograd keeps, under their own names; a view has no bytes of its own."""
+        self.ledger.save(**{name: self.bytes.get(f"{layer}.{name}", 0) for name in names})
+
+    def grad(self, layer: str, *names: str) -> None:
+        """Add the gradients of a layer's parameters."""
+        self.ledger.grad(**{name: self.bytes.get(f"{layer}.{name}.grad", 0) for name in names})
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
     def forward(self) -> None:
         """Write down the forward pass, from tokens to the loss."""
         self.ledger.phase = "forward"
-        self.ledger.make(targets=INT64 * self.tokens)  # part of the batch, and waiting
+        self.ledger.make(targets=self.bytes["batch.targets"])  # part of the batch, and waiting
         self.embed()
         for _ in range(self.config.layers):
             self.block()
-        self.norm()
+        self.norm("final_norm")
         self.loss()
 
     def embed(self) -> None:
         """Token vectors, plus position vectors."""
         ledger = self.ledger
-        ledger.save(tokens=INT64 * self.setup.batch_size * self.seq)  # rows for gradients; a piece is a view of all
+        ledger.save(tokens=INT64 * self.setup.batch_size * self.setup.seq)  # rows for gradients; a piece views all
         if self.learned:
-            ledger.save(positions=INT64 * self.seq)
+            ledger.save(positions=self.bytes["positions"])
             ledger.make(token_vectors=self.BSD)
             ledger.make(position_vectors=self.SD)
         ledger.save(x=self.BSD)  # the norm that comes next will want its input
@@ -69,21 +75,21 @@ class StepLifetimes:
 
     def block(self) -> None:
         """One layer: attention, then an MLP; each adds its branch to the stream."""
-        self.norm()
+        self.norm("attention_norm")
         self.attention()
         self.ledger.make(branch=self.BSD)
         if self.explicit and not self.views:
             self.ledger.free("qkv")  # the method returns, and a local variable alone held it
         self.add_branch()
-        self.norm()
-        self.ledger.save(up=self.BSF)  # GELU's gradient depends on its input,
-        self.ledger.save(bent=self.BSF)  # and its result is what the second linear layer reads
+        self.norm("mlp_norm")
+        self.save("mlp", "up")  # GELU's gradient depends on its input,
+        self.save("mlp", "bent")  # and its result is what the second linear layer reads
         self.ledger.make(branch=self.BSD)
         self.add_branch()
 
-    def norm(self) -> None:
+    def norm(self, name: str) -> None:
         """A norm: its input `x` is on the list already; its result is kept by the linear layer behind."""
-        self.ledger.save(mean=self.statistic_BS, rstd=self.statistic_BS, normed=self.BSD)
+        self.save(name, "mean", "rstd", "normed")
 
     def add_branch(self) -> None:
         """Make x = x + branch: the last norm has kept the old x, the next one keeps this."""
@@ -94,28 +100,27 @@ class StepLifetimes:
         """From the input of the first projection to that of the second: softmax(q kᵀ) v, or the fused kernel."""
         ledger = self.ledger
         if not self.explicit:
-            ledger.save(qkv=3 * self.BSD)
-            ledger.save(mixed=self.BSD, log_sum_exp=self.BHS)  # the backward pass computes the scores from these again
+            self.save("attention", "qkv")
+            self.save("attention", "mixed", "log_sum_exp")  # the backward pass computes the scores from these again
             return
-        copied = 0 if self.views else self.BSD
         ledger.add("activations" if self.views else "temporaries", qkv=3 * self.BSD)
-        ledger.save(mask=BOOL * self.seq**2)  # where the gradient is zero
-        ledger.make(q_scaled=copied)
-        ledger.save(q=self.BSD)  # each factor of a product is kept, for the gradient of the other one
-        ledger.save(k=copied)
+        self.save("attention", "mask")  # where the gradient is zero
+        ledger.make(q_scaled=0 if self.views else self.BSD)
+        self.save("attention", "q")  # each factor of a product is kept, for the gradient of the other one
+        self.save("attention", "k")
         ledger.make(scores=self.BHSS)
         ledger.free("q_scaled")
         ledger.make(masked=self.BHSS)
-        ledger.save(weights=self.BHSS)  # softmax's gradient is a function of its result
+        self.save("attention", "weights")  # softmax's gradient is a function of its result
         ledger.free("masked")
-        ledger.save(v=copied)
+        self.save("attention", "v")
         if self.config.heads == 1:  # the product with v is laid out as the second projection wants it
-            ledger.save(mixed=self.BSD)
+            self.save("attention", "mixed")
             ledger.free("scores")
         else:
             ledger.make(mixed_heads=self.BSD)
             ledger.free("scores")
-            ledger.save(mixed=self.BSD)  # a copy with the heads side by side
+            self.save("attention", "mixed")  # a copy with the heads side by side
             ledger.free("mixed_heads")
 
     def loss(self) -> None:
@@ -125,7 +130,8 @@ class StepLifetimes:
         ledger.make(wide_logits=self.wide_BSV if self.narrow else 0)  # the loss is computed in 32 bits
         ledger.save(log_probabilities=self.wide_BSV)
         ledger.free("targets")
-        ledger.save(targets=INT64 * self.tokens, divisor=FLOAT)  # the mean divides by the number of tokens
+        ledger.save(targets=self.bytes["batch.targets"])
+        ledger.save(divisor=self.bytes["divisor"])  # the mean divides by the number of tokens
         ledger.make(loss=FLOAT)
         ledger.free("logits", "wide_logits")
 
@@ -136,7 +142,7 @@ class StepLifetimes:
         self.ledger.phase = "backward"
         self.ledger.make(one=FLOAT)  # the gradient of the loss, with which autograd begins
         self.loss_backward()
-        self.norm_backward(first=True)
+        self.norm_backward("final_norm", first=True)
         for _ in range(self.config.layers):
             self.block_backward()
         self.embed_backward()
@@ -156,50 +162,44 @@ class StepLifetimes:
         if self.config.tied:
             ledger.make(d_head=self.VD)  # waits for the embedding's share
         else:
-            ledger.grad(head=self.VD)
+            self.grad("head", "weight")
         ledger.make(d_normed=self.BSD)
         ledger.free("d_logits" if self.narrow else "d_wide_logits", "normed")
 
     def block_backward(self) -> None:
         """One layer, from its end to its beginning: the branch's gradient is the stream's own."""
-        width, hidden = self.config.width, self.config.mlp_width
-        self.linear_backward(width * hidden, width, "bent", d_bent=self.BSF)
+        self.linear_backward("mlp.down", "bent", d_bent=self.BSF)
         self.ledger.make(d_up=self.BSF)
         self.ledger.free("d_bent", "up")
-        self.linear_backward(width * hidden, hidden, "d_up", "normed", d_normed=self.BSD)
-        self.norm_backward()
+        self.linear_backward("mlp.up", "d_up", "normed", d_normed=self.BSD)
+        self.norm_backward("mlp_norm")
         # The fused kernel reads its own result, `mixed`, once more.
-        self.linear_backward(width * width, width, *(["mixed"] if self.explicit else []), d_mixed=self.BSD)
+        self.linear_backward("attention.out", *(["mixed"] if self.explicit else []), d_mixed=self.BSD)
         self.attention_backward()
-        self.linear_backward(3 * width * width, 3 * width, "d_qkv", "normed", d_normed=self.BSD)
-        self.norm_backward()
+        self.linear_backward("attention.qkv", "d_qkv", "normed", d_normed=self.BSD)
+        self.norm_backward("attention_norm")
 
-    def norm_backward(self, first: bool = False) -> None:
+    def norm_backward(self, name: str, first: bool = False) -> None:
         """From `d_normed` to `d_stream`: a new sum, for a moment beside its summands; the `first` share needs none."""
         ledger = self.ledger
         ledger.make(d_x=self.BSD)
-        ledger.grad(norm=2 * self.D if self.config.bias else self.D)
+        self.grad(name, "weight", "bias")
         ledger.free("x", "mean", "rstd", "d_normed")
         if first:
             ledger.free("d_x")
             ledger.make(d_stream=self.BSD)
         else:
-            ledger.make(d_stream=self.BSD)
+            ledger.renew(d_stream=self.BSD)
             ledger.free("d_x")
-            self.forget_summand()
 
-    def forget_summand(self) -> None:
-        """Free the stream's gradient as it was before the sum."""
-        self.ledger.free("d_stream")
-
-    def linear_backward(self, weight: int, bias: int, *frees: str, **d_input: int) -> None:
-        """Gradients of a linear layer's parameters (their elements given) and of its input."""
+    def linear_backward(self, name: str, *frees: str, **d_input: int) -> None:
+        """Gradients of a linear layer's parameters and of its input."""
         if self.config.bias:
             self.ledger.make(**d_input)
-            self.ledger.grad(weight=self.element * weight)
-            self.ledger.grad(bias=self.element * bias)
+            self.grad(name, "weight")
+            self.grad(name, "bias")
         else:  # PyTorch computes them in another order then
-            self.ledger.grad(weight=self.element * weight)
+            self.grad(name, "weight")
             self.ledger.make(**d_input)
         self.ledger.free(*frees)
 
@@ -208,7 +208,7 @@ class StepLifetimes:
         ledger = self.ledger
         if not self.explicit:
             if self.config.attention == "tiled":
-                tiles_backward(self.setup, ledger, self.views)
+                tiles_backward(self.setup, ledger, self.BSD, self.views)
             else:
                 ledger.make(d_q=self.BSD, d_k=self.BSD, d_v=self.BSD)
             ledger.free("d_mixed", "qkv", "mixed", "log_sum_exp")
@@ -235,16 +235,16 @@ class StepLifetimes:
         ledger = self.ledger
         if self.learned:
             ledger.make(d_positions=self.SD)
-            ledger.grad(position_table=self.element * self.config.context * self.config.width)
+            self.grad("position_embedding", "weight")
             ledger.free("d_positions", "positions")
         if self.config.tied:
             ledger.make(d_embedding=self.VD)
         else:
-            ledger.grad(embedding=self.VD)
+            self.grad("token_embedding", "weight")
         ledger.free("d_stream")
         ledger.release("tokens")
         if self.config.tied:
-            ledger.grad(embedding=self.VD)  # the sum, a third table beside its two summands
+            self.grad("token_embedding", "weight")  # the sum, a third table beside its two summands
             ledger.free("d_embedding", "d_head")
 
 
@@ -256,8 +256,6 @@ class RecomputedLifetimes(StepLifetimes):
     run makes the same tensors and more is alive around it.
     """
 
-    _summand_is_held = False
-
     def block(self) -> None:
         """A block's input is part of the stream and stays, and so does its result, the next block's input."""
         self.ledger.save(x=self.BSD)
@@ -268,17 +266,10 @@ class RecomputedLifetimes(StepLifetimes):
         ledger.phase = "backward"
         ledger.save(x=0)  # a stand-in that the first norm frees: the input's bytes are on the list already
         super().block()
-        ledger.free("x")
-        ledger.make(result=self.BSD)
-        self._summand_is_held = True
+        ledger.free("x", "d_stream")  # the gradient of the result stays, under a name that no sum frees
+        ledger.make(result=self.BSD, d_result=self.BSD, d_stream=0)  # 0: a stand-in for the block's first sum to free
         super().block_backward()
-        ledger.free("d_stream", "result", "x")
-
-    def forget_summand(self) -> None:
-        """The first sum of a block adds to the gradient that the caller holds."""
-        if not self._summand_is_held:
-            super().forget_summand()
-        self._summand_is_held = False
+        ledger.free("result", "d_result", "x")
 
 
 def optimizer_step(setup: Setup, ledger: Ledger, parameters: Sequence[int], new_state: int = 0) -> None:

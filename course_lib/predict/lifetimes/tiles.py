@@ -7,16 +7,16 @@ from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, Ledger
 from course_lib.predict.setup import Setup
 
 
-def tiles_backward(setup: Setup, ledger: Ledger, views: bool) -> None:
+def tiles_backward(setup: Setup, ledger: Ledger, stream: int, views: bool) -> None:
     """From `d_mixed` to `d_q`, `d_k` and `d_v`. Scores and their gradient live until the next tile's take their names.
 
-    (In the forward pass less is alive.) `views` says whether q, k and v are views of one product.
+    (In the forward pass less is alive.) `stream` is the bytes of q, as of k and of v; `views` says whether these three
+    are views of one product.
     """
     seq, narrow = setup.seq, setup.weight_bytes < FLOAT  # where q, k and v have 16 bits, each tile is widened
     pair = FLOAT * setup.rows_per_pass * setup.gpt.heads  # bytes of one fp32 number of every head of the batch
     row, every = pair * setup.gpt.head_width, [*pieces(seq, ROWS)]
     copied, few = 0 if views else row, every[:3] + every[3:][-2:]  # those between are like the third
-    stream = setup.weight_bytes * setup.tokens * setup.gpt.width
     ledger.make(sums=2 * pair * seq, d_q=row * seq, d_k=stream, d_v=stream)
     for place, keys in enumerate(few):
         m = keys.stop - keys.start
