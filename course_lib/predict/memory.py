@@ -20,7 +20,7 @@ from course_lib.model.refusals import one_of
 from course_lib.model.zoo import Architecture, ExpertModel
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64
 from course_lib.predict.setup import Setup, Shape, attention_of, config_of, not_negative, positive
-from course_lib.predict.tensors import ROLES, Stage, bytes_of, rank_parameters, stage_layers, tally
+from course_lib.predict.tensors import ROLES, Stage, blocks_of, bytes_of, rank_parameters, stage_layers, tally
 
 
 def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
@@ -145,7 +145,7 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
             f"Here: precision={setup.precision!r}, fused attention: {fused}, recompute_every={setup.recompute_every}"
         )
     numbers = stage_layers(setup, stage)
-    layers = sum(0 < number <= config.layers for number in numbers) if layers is None else layers
+    layers = len(blocks_of(setup, numbers)) if layers is None else layers
     not_negative(layers=layers)
     dropout = isinstance(config, GPTConfig)
     stream = setup.tokens * config.width

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from course_kit.accounts import TrafficAccount
 from course_kit.units import Bytes, Count
 from course_lib.model.zoo import ExpertModel, LatentAttention
-from course_lib.predict.setup import Setup, attention_of, positive
-from course_lib.predict.tensors import RankTensor, Stage, stage_layers, tally
+from course_lib.predict.setup import Config, Setup, attention_of, positive
+from course_lib.predict.tensors import RankTensor, Stage, blocks_of, stage_layers, tally
 from course_lib.predict.traffic import OPERATIONS, Collective, CriticalPath
 
 Tally = list[tuple[RankTensor, int]]
@@ -122,11 +122,11 @@ def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, 
 
 def _tensor(setup: Setup, layers: range, _: Tally) -> Iterator[Call]:
     """Calls of tensor ranks that hold the stream whole."""
-    stream, again = _stream(setup), setup.recompute == "full"
-    for layer in _blocks(setup, layers):
-        for forward, backward in _sums(setup, layer, stream):  # a row product sums forward, a column product backward
-            yield Call("tensor", "all_reduce", forward, 2 if again else 1, setup.tensor)
-            yield Call("tensor", "all_reduce", backward, 1, setup.tensor)
+    stream, of_each, again = _stream(setup), setup.weight_bytes * _tokens(setup), setup.recompute == "full"
+    for layer in blocks_of(setup, layers):
+        for forward, backward in summed(setup.shape, layer):  # a row product sums forward, a column product backward
+            yield Call("tensor", "all_reduce", of_each * forward, 2 if again else 1, setup.tensor)
+            yield Call("tensor", "all_reduce", of_each * backward, 1, setup.tensor)
     if 0 in layers:
         yield Call("tensor", "all_gather", stream, 1, setup.tensor)  # the embedding's features, joined
     if setup.shape.layers + 1 in layers:
@@ -134,24 +134,24 @@ def _tensor(setup: Setup, layers: range, _: Tally) -> Iterator[Call]:
         yield Call("tensor", "all_reduce", _logits(setup), 1, setup.tensor)
 
 
-def _sums(setup: Setup, layer: int, stream: int) -> Iterator[tuple[int, int]]:
-    """Bytes that the parts of a block sum up in the forward pass, and in the backward pass."""
-    config, latent = setup.shape, 0
+def summed(config: Config, layer: int) -> Iterator[tuple[int, int]]:
+    """Numbers of each token that the parts of a block sum up in the forward pass, and in the backward pass."""
+    width, narrow = config.width, 0
     if isinstance(config, ExpertModel) and isinstance(config.attention, LatentAttention):
-        latent = config.attention.query_rank + config.attention.kv_rank + config.attention.turned
-    yield stream, stream // config.width * latent if latent else stream  # attention
+        narrow = config.attention.query_rank + config.attention.kv_rank + config.attention.turned
+    yield width, narrow or width  # attention
     if isinstance(config, ExpertModel) and config.has_experts(layer):
-        yield config.top_k * stream, config.top_k * stream  # each token's row once for each of its experts
+        yield config.top_k * width, config.top_k * width  # each token's row once for each of its experts
         if config.shared:
-            yield stream, stream
+            yield width, width
     else:
-        yield stream, stream
+        yield width, width
 
 
 def _sequence(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Calls of tensor ranks that cut the stream along the sequence between products."""
     t, stream, has_end = setup.tensor, _stream(setup), setup.shape.layers + 1 in layers
-    blocks, again = len(_blocks(setup, layers)), 2 if setup.recompute == "full" else 0
+    blocks, again = len(blocks_of(setup, layers)), 2 if setup.recompute == "full" else 0
     whole = _elements([pair for pair in parameters if "tensor" not in pair[0].axes]) * setup.weight_bytes
     yield Call("tensor", "all_gather", stream, (6 + again) * blocks, t)
     yield Call("tensor", "reduce_scatter", stream, (4 + again) * blocks, t)
@@ -168,7 +168,7 @@ def _context(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     c, has_end = setup.context, setup.shape.layers + 1 in layers
     steps = 3 * c - 2 + (c - 1 if setup.recompute == "full" else 0)  # (c - 1) + (c - 1) + c, each of n/c of the tokens
     n_bytes = setup.weight_bytes * _tokens(setup) * attention_of(setup.shape).kv_features // setup.tensor
-    yield Call("context", "send", n_bytes * steps, len(_blocks(setup, layers)), c)
+    yield Call("context", "send", n_bytes * steps, len(blocks_of(setup, layers)), c)
     sums = 0 if setup.zero else _gradients(setup, parameters)
     yield Call("context", "all_reduce", sums + _LOSS * has_end, setup.micro_batches, c)
 
@@ -190,7 +190,7 @@ def _expert(setup: Setup, layers: range) -> Iterator[Call]:
         return
     again = setup.recompute == "full"
     counts = p * config.top_k * config.experts * COUNTER  # how many rows each rank will send to each expert
-    n_layers = sum(config.has_experts(layer) for layer in _blocks(setup, layers))
+    n_layers = sum(config.has_experts(layer) for layer in blocks_of(setup, layers))
     yield Call("expert", "all_to_all", config.top_k * _stream(setup), (6 if again else 4) * n_layers, p)
     yield Call("expert", "all_gather", counts, setup.micro_batches * n_layers * (2 if again else 1), p)
 
@@ -228,7 +228,3 @@ def _logits(setup: Setup) -> int:
 
 def _tokens(setup: Setup) -> int:
     return setup.rank_rows * setup.seq // setup.context
-
-
-def _blocks(setup: Setup, layers: range) -> range:
-    return range(max(1, layers.start), min(layers.stop, setup.shape.layers + 1))

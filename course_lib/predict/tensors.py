@@ -20,7 +20,7 @@ from course_kit.units import Bytes, Count
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, ExpertModel, LatentAttention
 from course_lib.predict.saved import saved_tensors, starts_segment
-from course_lib.predict.setup import Setup, Shape
+from course_lib.predict.setup import Config, Setup, Shape
 
 ROLES = CATEGORIES[:-1]
 """Roles of a listed tensor: the categories of the account but temporaries, which come and go."""
@@ -81,8 +81,7 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
     """(the first of them, how many) of layers whose tensors are alike."""
     if isinstance(setup.config, int):
         return [(0, 1)]
-    config, last = setup.shape, setup.shape.layers + 1
-    blocks, full = range(max(1, layers.start), min(layers.stop, last)), setup.recompute == "full"
+    config, blocks, full = setup.shape, blocks_of(setup, layers), setup.recompute == "full"
     alike: dict[object, list[int]] = {}
     if isinstance(config, ExpertModel):
         for layer in blocks:
@@ -91,8 +90,13 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
     else:
         places = setup.recompute_every if full else 1  # blocks may differ by their place in a segment alone
         alike |= {layer: list(blocks[layer - blocks.start :: places]) for layer in blocks[:places]}
-    ends = [[layer] for layer in (0, last) if layer in layers]
+    ends = [[layer] for layer in (0, config.layers + 1) if layer in layers]
     return [(numbers[0], len(numbers)) for numbers in (*alike.values(), *ends)]
+
+
+def blocks_of(setup: Setup, layers: range) -> range:
+    """The blocks among these layers, without embeddings and head."""
+    return range(max(1, layers.start), min(layers.stop, setup.shape.layers + 1))
 
 
 def _states(setup: Setup, layer: int, layers: range, wanted: tuple[str, ...]) -> Iterator[RankTensor]:
@@ -185,14 +189,14 @@ def _parameters(setup: Setup, layer: int, layers: range) -> Iterator[Whole]:
         yield name, n // ranks[axes], axes  # `Setup` has made sure that all divide
 
 
-def _embeddings(config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whole]:
+def _embeddings(config: Config) -> Iterator[Whole]:
     rows = config.lookup or config.vocab_size if isinstance(config, ExpertModel) else config.vocab_size
     yield "token_embedding.weight", rows * config.width, _TENSOR
     if isinstance(config, GPTConfig) and config.positions == "learned":
         yield "position_embedding.weight", config.context * config.width, _TENSOR
 
 
-def _end(config: GPTConfig | Architecture | ExpertModel, has_copy: bool) -> Iterator[Whole]:
+def _end(config: Config, has_copy: bool) -> Iterator[Whole]:
     """Final norm and head; `has_copy`: this rank has the embedding already, which a tied head uses."""
     yield from _norm("final_norm", config)
     if isinstance(config, ExpertModel) and config.two_streams:
@@ -203,7 +207,7 @@ def _end(config: GPTConfig | Architecture | ExpertModel, has_copy: bool) -> Iter
         yield "token_embedding.weight", config.vocab_size * config.width, _TENSOR
 
 
-def _block(config: GPTConfig | Architecture | ExpertModel, layer: int) -> Iterator[Whole]:
+def _block(config: Config, layer: int) -> Iterator[Whole]:
     yield from _norm("attention_norm", config)
     if isinstance(config, GPTConfig):
         yield from _linear("attention.qkv", config.width, 3 * config.width, config.bias, _TENSOR)
@@ -236,7 +240,7 @@ def _crosses(config: ExpertModel, layer: int) -> bool:
     return config.two_streams and layer > config.layers // 2
 
 
-def _norm(name: str, config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whole]:
+def _norm(name: str, config: Config) -> Iterator[Whole]:
     yield f"{name}.weight", config.width, _WHOLE
     if isinstance(config, GPTConfig) and config.norm == "layernorm" and config.bias:
         yield f"{name}.bias", config.width, _WHOLE

@@ -76,14 +76,10 @@ class Constants:
 
 
 ACCOUNT = {
-    "kept": 1.0,
-    "kept_tensor": 1.0,
-    "gradient_bytes": 0.0,
-    "logit_bytes": 0.0,
-    "whole_bytes": 0.0,
-    "process_bytes": 0.0,
+    name: getattr(Constants, name)
+    for name in ("kept", "kept_tensor", "gradient_bytes", "logit_bytes", "whole_bytes", "process_bytes")
 }
-"""Of `Constants`: with these, memory is the account of `Work` and nothing else."""
+"""Defaults of `Constants`: with these, memory is the account of `Work` and nothing else."""
 
 
 @dataclass(frozen=True)

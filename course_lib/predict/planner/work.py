@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Real
 
-from course_lib.model.zoo import ExpertModel, LatentAttention
+from course_lib.model.zoo import ExpertModel
+from course_lib.predict.memory import model_states
+from course_lib.predict.rank_traffic import summed
 from course_lib.predict.setup import Config, Setup, attention_of
 from course_lib.predict.tensors import tally
 
@@ -111,7 +113,7 @@ def work(
     shared, of_experts = ((1 - share) * kinds[:, 1] + share * kinds[:, 2]).T  # elements of a mean block
     products = 2 * passes * tokens * (shared + of_experts * (top_k / experts * each.expert))  # a token meets few
     stream = 2 * tokens * h  # bytes
-    summed, back = _summed(config, share)
+    forward, backward = np.mean([np.sum([*summed(config, 1 + n)], 0) for n in range(config.layers)], 0)
     a_block = kinds[:, None, 1:3].sum(3)  # elements of either kind, for each stage
     rest, largest = elements.sum(2) - (stages[..., 1:3] * a_block).sum(2), ((stages[..., 1:3] > 0) * a_block).max(2)
     passing = np.where(each.zero == 3, 2 * (rest + 2 * largest).T, 0.0) + np.where(each.full == 1, one_block, 0.0)
@@ -124,7 +126,7 @@ def work(
         passes=passes,
         width=h / t,
         block_bytes=one_block,
-        tensor_bytes=((1 + each.full) * (1 + summed) + back + summed) * 2 * (t - 1) / t * stream,
+        tensor_bytes=((1 + each.full) * forward + backward) * 2 * (t - 1) / t * 2 * tokens,
         context_bytes=stream / h * a.kv_features / t * np.where(c > 1, 3 * c - 2 + each.full * (c - 1), 0),
         expert_bytes=(4 + 2 * each.full) * top_k * share * stream * (each.expert - 1) / each.expert,
         pipeline_bytes=2 * v * stream / (1 if share else t) * (p > 1),
@@ -195,8 +197,9 @@ def _counts(config: Config, each: Layouts, blocks: np.ndarray) -> np.ndarray:
 
 def _state_bytes(each: Layouts) -> np.ndarray:
     """Bytes of states for each element that is shared, and that is an expert's: (n, 2), with Adam and fp32 sums."""
+    one = model_states(Setup(1, precision="mixed", gradients="fp32"))  # of one parameter: 2, 4 and 12 bytes
     parts = [np.where(each.zero >= stage, _groups(each).T, 1).T for stage in (1, 2, 3)]
-    return 12 / parts[0] + 4 / parts[1] + 2 / parts[2]  # fp32 copy and moments, gradients in fp32, weights in 16 bits
+    return one.optimizer / parts[0] + one.gradients / parts[1] + one.parameters / parts[2]
 
 
 def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
@@ -217,13 +220,3 @@ def _groups(each: Layouts) -> np.ndarray:
 def _with_experts(config: Config) -> list[bool]:
     """Whether a block has experts in place of its MLP, for each block."""
     return [isinstance(config, ExpertModel) and config.has_experts(n) for n in range(1, config.layers + 1)]
-
-
-def _summed(config: Config, share: float) -> tuple[float, float]:
-    """Rows of the stream that tensor ranks sum for a token, as `rank_traffic`: of a mean MLP, in each pass; and of
-    attention in the backward pass, where latent attention sums the gradients of its narrow vectors."""
-    if not isinstance(config, ExpertModel):
-        return 1, 1
-    a = config.attention
-    back = (a.query_rank + a.kv_rank + a.turned) / config.width if isinstance(a, LatentAttention) else 1
-    return 1 - share + share * (config.top_k + (config.shared > 0)), back
