@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Holding = list[list[Counter[int]]]
-"""holding[rank][part][source]: how often the summand of rank `source` is in that rank's copy of the part."""
+Contributions = list[list[Counter[int]]]
+"""contributions[rank][part][source]: how often the summand of rank `source` is in that rank's copy of the part."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ WHOLE = ("direct", "manager", "tree")
 """The algorithms that send the tensor in one piece; the others cut it into p parts."""
 
 
-def hold(schedules: list[Schedule], start: Holding) -> list[Holding]:
-    """List every rank's holding before the first round and after each one, if rank r follows `schedules[r]`.
+def hold(schedules: list[Schedule], start: Contributions) -> list[Contributions]:
+    """List the contributions that each rank holds before the first round and after each, if rank r has `schedules[r]`.
 
     For an all-reduce, `start` has a `Counter({rank: 1})` for each part.
 

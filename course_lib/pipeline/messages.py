@@ -28,7 +28,7 @@ from torch import Tensor
 
 from course_lib.collectives.operators import Group
 from course_lib.pipeline.schedule import Message, Schedule
-from course_lib.pipeline.schedule.validate import steps
+from course_lib.pipeline.schedule.validate import point_to_point
 
 
 def one_queue_for_a_pair(group: Group) -> bool:
@@ -84,7 +84,7 @@ class PipelineMessages:
         self._peers: dict[int, PeerQueue] = {}
         self._sender: dict[Message, PeerQueue] = {}
         for other in range(schedule.ranks):
-            for place, (verb, message, end, _) in enumerate(steps(schedule, other) if other != rank else ()):
+            for place, (verb, message, end, _) in enumerate(point_to_point(schedule, other) if other != rank else ()):
                 if end != rank:  # a message between two other ranks
                     continue
                 peer = self._peers.setdefault(other, PeerQueue(other))

@@ -48,7 +48,7 @@ class Block:
 
 
 @dataclass
-class Segment:
+class AllocatorSegment:
     """Memory that the driver gave at once."""
 
     nbytes: int
@@ -73,9 +73,9 @@ class CachingAllocator:
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ValueError(f"capacity={capacity}: a card has at least 1 byte")
-        self.capacity, self.segments = Bytes(capacity), list[Segment]()
+        self.capacity, self.segments = Bytes(capacity), list[AllocatorSegment]()
         self.peak_allocated = self.peak_reserved = Bytes(0)
-        self._places: dict[Hashable, tuple[Segment, Block]] = {}
+        self._places: dict[Hashable, tuple[AllocatorSegment, Block]] = {}
 
     @property
     def allocated(self) -> Bytes:
@@ -156,7 +156,7 @@ class CachingAllocator:
             else:
                 self.allocate(number, nbytes)
 
-    def _free_block(self, size: int) -> tuple[Segment, Block] | None:
+    def _free_block(self, size: int) -> tuple[AllocatorSegment, Block] | None:
         fitting = [
             (segment, block)
             for segment in self.segments
@@ -166,7 +166,7 @@ class CachingAllocator:
         ]
         return min(fitting, key=lambda place: place[1].nbytes, default=None)  # of equals, the oldest segment's
 
-    def _new_segment(self, size: int) -> tuple[Segment, Block]:
+    def _new_segment(self, size: int) -> tuple[AllocatorSegment, Block]:
         nbytes = _SMALL_SEGMENT if size <= _SMALL else _LARGE_SEGMENT if size < _LARGE else _round_up(size, _ROUND)
         if self.reserved + Bytes(nbytes) > self.capacity:
             self.empty_cache()
@@ -176,7 +176,7 @@ class CachingAllocator:
                 f"out of memory: {Bytes(size)} asked for. Of {self.capacity}, {self.allocated} are in use and "
                 f"{free} ({free / self.capacity:.0%}) are free, but the largest free piece has {self.largest_free}"
             )
-        segment = Segment(nbytes, size <= _SMALL, [Block(0, nbytes)])
+        segment = AllocatorSegment(nbytes, size <= _SMALL, [Block(0, nbytes)])
         self.segments.append(segment)
         return segment, segment.blocks[0]
 

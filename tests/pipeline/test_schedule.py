@@ -29,7 +29,7 @@ from course_lib.pipeline.schedule import (
     zero_bubble,
 )
 from course_lib.pipeline.schedule.gaps import fill_gaps, in_turn
-from course_lib.pipeline.schedule.validate import steps
+from course_lib.pipeline.schedule.validate import point_to_point
 
 ROOT = Path(__file__).parents[2]
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 6), (3, 7), (4, 2), (4, 8), (8, 32)]
@@ -133,7 +133,7 @@ def test_a_v_is_placed_down_and_up_and_turns_without_a_message():
     schedule = zb_v(3, 4)
     assert schedule.owner == (0, 1, 2, 2, 1, 0)
     assert [schedule.stages_of(rank) for rank in range(3)] == [[0, 5], [1, 4], [2, 3]]
-    to_itself = [step for step in steps(schedule, 2) if step.peer == 2]
+    to_itself = [call for call in point_to_point(schedule, 2) if call.peer == 2]
     assert {(step.message.what, step.message.stage) for step in to_itself} == {("activation", 3), ("gradient", 2)}
     slow = simulate(zb_v(2, 1), Costs(0.5, 0.5, 0.5, transfer=1))
     starts = {action: start for spans in slow.spans for action, start, _ in spans if action.kind == "F"}

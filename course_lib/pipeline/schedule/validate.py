@@ -95,7 +95,7 @@ def too_early(schedule: Schedule) -> list[str]:
     return found
 
 
-class Step(NamedTuple):
+class PointToPoint(NamedTuple):
     """A message that a rank sends to `peer` or receives from there, and the action that sends or needs it."""
 
     verb: str
@@ -104,22 +104,22 @@ class Step(NamedTuple):
     action: Action
 
 
-def steps(schedule: Schedule, rank: int) -> list[Step]:
+def point_to_point(schedule: Schedule, rank: int) -> list[PointToPoint]:
     """List a rank's sends and receives in its order: an action's message comes before it, its result goes after it."""
     in_order = []
     for action in schedule.actions[rank]:
         needed, made = schedule.consumes(action), schedule.produces(action)
         if needed is not None:
             sender = schedule.rank_of(action.stage + (-1 if needed.what == "activation" else 1), action.micro_batch)
-            in_order.append(Step("receive", needed, sender, action))
+            in_order.append(PointToPoint("receive", needed, sender, action))
         if made is not None:
-            in_order.append(Step("send", made, schedule.rank_of(made.stage, made.micro_batch), action))
+            in_order.append(PointToPoint("send", made, schedule.rank_of(made.stage, made.micro_batch), action))
     return in_order
 
 
 def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
     """Explain which ranks wait for each other, if the ranks come to a point where none can go on."""
-    left = [deque(steps(schedule, rank)) for rank in range(schedule.ranks)]
+    left = [deque(point_to_point(schedule, rank)) for rank in range(schedule.ranks)]
     delivered: set[Message] = set()
     awake = deque(range(schedule.ranks))  # ranks that may be able to go on
     while awake:
@@ -141,7 +141,7 @@ def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
     return [_explain(fronts)] if fronts else []
 
 
-def _explain(fronts: dict[int, Step]) -> str:
+def _explain(fronts: dict[int, PointToPoint]) -> str:
     """Follow waiting ranks until one comes up twice; none waits for a rank that is done."""
     rank, path = next(iter(fronts)), []
     while rank not in path:  # each waits for exactly one other
@@ -153,12 +153,12 @@ def _explain(fronts: dict[int, Step]) -> str:
     return f"deadlock: {waits}. {why}, so nobody can go on"
 
 
-def _waits(rank: int, step: Step) -> str:
-    if step.verb == "send":
-        return f"rank {rank} sends {step.message} (behind {step.action}) and waits until rank {step.peer} receives it"
-    if step.peer == rank:
-        return WAITS_FOR_ITSELF.format(rank=rank, action=_name(step.action), message=step.message)
-    return WAITS.format(rank=rank, action=_name(step.action), message=step.message, peer=step.peer)
+def _waits(rank: int, call: PointToPoint) -> str:
+    if call.verb == "send":
+        return f"rank {rank} sends {call.message} (behind {call.action}) and waits until rank {call.peer} receives it"
+    if call.peer == rank:
+        return WAITS_FOR_ITSELF.format(rank=rank, action=_name(call.action), message=call.message)
+    return WAITS.format(rank=rank, action=_name(call.action), message=call.message, peer=call.peer)
 
 
 def _name(action: Action) -> str:
