@@ -116,7 +116,6 @@ ONE_IDEA = {
     "course_lib/parallel/zero3.py": "weights that are whole only while they are used",
     "course_lib/predict/lifetimes/step.py": "when each tensor of a step is born and dies",
     "course_lib/predict/setup.py": "one value for a training setup, and what it refuses",
-    "course_lib/predict/traffic.py": "what an operation between ranks costs, and what hides it",
     "course_lib/train/precision.py": "three repairs of 16 bits",
     "course_lib/train/recompute.py": "keep an input, and run again",
 }

@@ -19,6 +19,7 @@ from course_lib.predict.memory import (
     rank_activations,
 )
 from course_lib.predict.offload import bandwidth_for, flops_a_byte, link_efficiency, offloaded_step, tokens_for
+from course_lib.predict.overlap import gradients_ready, overlap, tokens_to_hide
 from course_lib.predict.peak import largest, peak
 from course_lib.predict.pipeline import bubble, in_flight, rank_memory
 from course_lib.predict.planner import plan
@@ -42,10 +43,7 @@ from course_lib.predict.traffic import (
     bus_factor,
     crossover_bytes,
     fit_link,
-    gradients_ready,
-    overlap,
     reduce_scatter,
-    tokens_to_hide,
     two_level_all_reduce,
 )
 from course_lib.predict.zero import fewest_ranks, unit_buffers

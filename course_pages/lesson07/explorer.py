@@ -18,7 +18,7 @@ from course_kit.units import Bytes, Seconds
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Link, Setup, all_reduce, gradients_ready, overlap
-from course_lib.predict.traffic import GradientReady, Overlap
+from course_lib.predict.overlap import GradientReady, Overlap
 from course_pages.lesson07.pictures import bucket_overlap
 
 _FAMILY = (zoo.GPT2_SMALL, zoo.GPT2_LARGE, zoo.GPT2_XL)

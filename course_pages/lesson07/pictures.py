@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 from course_kit.measure.timeline import Event, Kind, RankTimeline
 from course_kit.notebook.picture import INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
 from course_kit.units import Bytes
+from course_lib.predict.overlap import Overlap
 from course_lib.predict.scaling import steps_and_examples
-from course_lib.predict.traffic import Overlap
 
 COMPUTING, HIDDEN, SEEN = SERIES[5], "#7A7A7A", SERIES[1]
 """Colours of the backward pass, of sending behind it, of sending that ranks wait for."""

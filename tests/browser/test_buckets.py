@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from course_kit.units import Seconds
 from course_lib import predict
-from course_lib.predict.traffic import GradientReady
+from course_lib.predict.overlap import GradientReady
 from course_pages.lesson07.explorer import BucketExplorer
 from tests.browser.conftest import Alone
 

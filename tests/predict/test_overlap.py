@@ -6,7 +6,7 @@ from course_kit.units import Seconds
 from course_lib import predict
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
-from course_lib.predict.traffic import GradientReady
+from course_lib.predict.overlap import GradientReady
 
 LINK = predict.Link(Seconds(0.5), 0.01)
 """Two ranks: a bucket of n bytes takes 2 messages, 1 s, and n/100 s."""

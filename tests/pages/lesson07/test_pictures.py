@@ -5,7 +5,7 @@ import pytest
 
 from course_kit.units import Bytes, Seconds
 from course_lib import predict
-from course_lib.predict.traffic import GradientReady
+from course_lib.predict.overlap import GradientReady
 from course_pages.lesson07 import pictures as data_parallel
 
 LINK = predict.Link(Seconds(0.5), 0.01)
