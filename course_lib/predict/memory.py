@@ -19,6 +19,7 @@ from course_lib.model.gpt import GPTConfig
 from course_lib.model.refusals import one_of
 from course_lib.model.zoo import Architecture, ExpertModel
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64
+from course_lib.predict.saved import stream_tensor
 from course_lib.predict.setup import Setup, Shape, attention_of, config_of, not_negative, positive
 from course_lib.predict.tensors import ROLES, Stage, blocks_of, bytes_of, rank_parameters, stage_layers, tally
 
@@ -97,7 +98,8 @@ def block_activations(setup: Setup) -> Bytes:
 
 def block_input(setup: Setup) -> Bytes:
     """Bytes of a block's input on a rank: a number for each of its tokens and each feature."""
-    return Bytes(setup.weight_bytes * setup.tokens * setup.shape.width // setup.stream_parts)
+    _, elements, element_bytes = stream_tensor(setup, "x")
+    return Bytes(elements * element_bytes)
 
 
 def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0, ends: bool = False) -> Bytes:

@@ -58,7 +58,7 @@ def _of_layer(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
         yield from _predicted(setup)
     elif setup.recompute == "full":
         if starts_segment(setup, layer, layers):
-            yield _stream(setup, f"blocks.{layer - 1}.x")
+            yield stream_tensor(setup, f"blocks.{layer - 1}.x")
     else:
         yield from ((f"blocks.{layer - 1}.{name}", n, each) for name, n, each in _block(setup, layer))
 
@@ -68,7 +68,7 @@ def starts_segment(setup: Setup, layer: int, layers: range) -> bool:
     return (layer - max(1, layers.start)) % setup.recompute_every == 0
 
 
-def _stream(setup: Setup, name: str) -> Saved:
+def stream_tensor(setup: Setup, name: str) -> Saved:
     """A number for each token and feature, between the split products."""
     return name, setup.tokens * setup.shape.width // setup.stream_parts, setup.weight_bytes
 
@@ -88,7 +88,7 @@ def _embedded(setup: Setup) -> Iterator[Saved]:
     yield "tokens" if copied else "batch.tokens", setup.tokens, INT64
     if isinstance(setup.shape, GPTConfig) and setup.shape.positions == "learned":
         yield "positions", setup.seq // setup.context, INT64  # one row of numbers for all sequences
-    yield from _noise(setup, "embedding_dropout", _stream(setup, "")[1])
+    yield from _noise(setup, "embedding_dropout", stream_tensor(setup, "")[1])
 
 
 def _predicted(setup: Setup) -> Iterator[Saved]:
@@ -104,7 +104,7 @@ def _predicted(setup: Setup) -> Iterator[Saved]:
 
 
 def _block(setup: Setup, layer: int) -> Iterator[Saved]:
-    config, (_, stream, _) = setup.shape, _stream(setup, "")
+    config, (_, stream, _) = setup.shape, stream_tensor(setup, "")
     yield from _norm(setup, "attention_norm", stream)
     if isinstance(config, GPTConfig):
         yield from _gpt_attention(setup)
@@ -124,14 +124,14 @@ def _block(setup: Setup, layer: int) -> Iterator[Saved]:
 def _norm(setup: Setup, name: str, result: int) -> Iterator[Saved]:
     """A norm's input, its numbers of each token, and its result, which the product behind reads."""
     element, tokens = setup.weight_bytes, setup.tokens // setup.stream_parts
-    yield _stream(setup, f"{name}.x")
+    yield stream_tensor(setup, f"{name}.x")
     if isinstance(setup.shape, GPTConfig) and setup.shape.norm == "layernorm":
         statistic = FLOAT if setup.device == "cuda" else element
         yield f"{name}.mean", tokens, statistic  # a GPU keeps its statistics in 32 bits
         yield f"{name}.rstd", tokens, statistic
     else:
         yield f"{name}.rstd", tokens, element
-        yield _stream(setup, f"{name}.unit")  # x / rms, for the gradient of the scale
+        yield stream_tensor(setup, f"{name}.unit")  # x / rms, for the gradient of the scale
     yield f"{name}.normed", result, element
 
 

@@ -130,9 +130,8 @@ class StepLifetimes:
         ledger.make(wide_logits=self.wide_BSV if self.narrow else 0)  # the loss is computed in 32 bits
         ledger.save(log_probabilities=self.wide_BSV)
         ledger.free("targets")
-        ledger.save(targets=self.bytes["batch.targets"])
-        ledger.save(divisor=self.bytes["divisor"])  # the mean divides by the number of tokens
-        ledger.make(loss=FLOAT)
+        ledger.save(targets=self.bytes["batch.targets"], divisor=self.bytes["divisor"])
+        ledger.make(loss=FLOAT)  # a mean: the divisor is the number of tokens
         ledger.free("logits", "wide_logits")
 
     # ---- backward ----------------------------------------------------------------------------------------------
