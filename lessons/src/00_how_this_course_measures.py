@@ -312,8 +312,8 @@ compare(guess={"4 ranks": guess_traffic}, predicted=formula, measured=measured, 
 #
 # ## 7 · Put together: train on four ranks
 #
-# You now hold every piece of **data parallelism**. Each rank has a copy of the model, and computes the gradients of a
-# quarter of the batch. Then all ranks average their gradients, and each takes the same step. If that is right, four
+# You hold every piece of **data parallelism**. Each rank has a copy of the model, and computes the gradients of a
+# quarter of the batch. Then ranks average their gradients, and each takes the same step. If that is right, four
 # ranks with 2 sequences each must end with the weights of one process with 8. And the price? Gradients are as large as
 # the weights, and all of them go through an all-reduce.
 
@@ -321,7 +321,7 @@ compare(guess={"4 ranks": guess_traffic}, predicted=formula, measured=measured, 
 guess_step = ask("How many MB does each of the 4 ranks send for one training step?", unit="MB")
 
 # %% [markdown]
-# **Your turn.** Average the gradients, and send no more bytes than all-reduces do.
+# **Your turn.** Average the gradients by all-reduces.
 
 # %%
 @your_turn(turns.check_average, look="An all-reduce changes its tensor in place, and its result is a sum.")
