@@ -76,7 +76,7 @@ def check_order(function: Function) -> None:
 
 def check_zero_bubble(function: Function) -> None:
     """ZB-H1: no BW, no rank with more micro-batches in flight than rank 0 has in 1F1B, and a third of 1F1B's bubble."""
-    for stages, count in ((2, 4), (4, 8), (4, 12), (3, 3)):
+    for stages, count in ((2, 4), (4, 8), (4, 12), (3, 3), (4, 2)):
         schedule, case = _checked(function, stages, count)
         whole = sum(action.kind == "BW" for row in schedule.actions for action in row)
         assert not whole, f"{case}: each BW should be taken apart into a B and a W, but {whole} are whole"
@@ -88,7 +88,7 @@ def check_zero_bubble(function: Function) -> None:
             "micro-batch is held until its W"
         )
         chart = simulate(schedule)
-        assert chart.idle(0) <= stages - 1, (
+        assert chart.idle(0) <= stages - 1 or count < stages, (
             f"{case}: rank 0 should idle for a third of what it idles for in 1F1B, "
             f"but idles for {chart.idle(0):g} units of {chart.makespan:g}"
         )

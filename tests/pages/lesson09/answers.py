@@ -23,6 +23,17 @@ def back_with_posted_messages(x, y):
         dist.isend(x.grad, rank - 1).wait()
 
 
+def back_from_a_number(x, y):
+    rank, last, number = dist.get_rank(), dist.get_world_size() - 1, y
+    if rank < last:
+        dist.recv(gradient := torch.empty_like(y), src=rank + 1)
+        number = (y * gradient).sum()
+    number.backward()
+    going, x.grad = x.grad, None
+    if rank > 0:
+        dist.send(going, dst=rank - 1)
+
+
 def back_without_sending(x, y):
     y.sum().backward()
 
@@ -120,6 +131,25 @@ def zero_by_a_list_of_waiting(stage, stages, micro_batches):
         if len(waiting) > stage:
             order.append(waiting.pop(0))
     return order + waiting
+
+
+def zero_without_a_list(stage, stages, micro_batches):
+    backward = weights = 0
+    for word in order_in_three_phases(stage, stages, micro_batches):
+        if word[0] == "F":
+            yield word
+            continue
+        yield f"B{backward}"
+        backward += 1
+        if backward - weights > stage:
+            yield f"W{weights}"
+            weights += 1
+    yield from (f"W{n}" for n in range(weights, micro_batches))
+
+
+def zero_for_many_micro_batches(stage, stages, micro_batches):
+    order = _held_back(stage, stages, micro_batches, stage)
+    return order[: len(order) - stage] + [f"W{n}" for n in range(micro_batches - stage, micro_batches)]
 
 
 def zero_w_at_once(stage, stages, micro_batches):
@@ -222,7 +252,7 @@ def ends_swap(gradient, other):
 
 ANSWERS = {
     turns.check_backward: Answers(
-        right=[back_with_posted_messages],
+        right=[back_with_posted_messages, back_from_a_number],
         wrong={
             back_without_sending: "not",
             back_with_ones: "those of ranks",
@@ -244,13 +274,14 @@ ANSWERS = {
         },
     ),
     turns.check_zero_bubble: Answers(
-        right=[zero_by_a_list_of_waiting],
+        right=[zero_by_a_list_of_waiting, zero_without_a_list],
         wrong={
             zero_w_at_once: "should idle",
             zero_w_at_the_end: "hold more",
             zero_each_waits_the_same: "should idle",
             zero_the_first_waits_longest: "hold more",
             zero_without_w: "missing",
+            zero_for_many_micro_batches: "'W-1' is no action",
             zero_whole: "whole",
         },
     ),
