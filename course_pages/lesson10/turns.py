@@ -49,6 +49,8 @@ def check_part(function: Function) -> None:
         whole = [torch.arange(1.0, n + 1, dtype=torch.bfloat16).view(2, -1) for n in sizes]
         parts = [function(each) for each in whole]
         assert all(isinstance(part, Tensor) for part in parts), f"a tensor should come back, but {parts[0]!r} did"
+        same = [each.numel() for each in whole] == list(sizes)
+        assert same, "the tensor that was given should stay as it was, but has another length now"
         bent = [tuple(part.shape) for part in parts if part.dim() != 1]
         assert not bent, f"a part should be flat, but one has the shape {bent[0]}"
         return [(part.flatten().tolist(), part.dtype, part.untyped_storage().nbytes()) for part in parts]
@@ -143,23 +145,25 @@ def _apart(a: Tensor | None, b: Tensor | None) -> float:
 
 
 def check_average(function: Function) -> None:
-    """The mean as fp32 has it, in place; as many bytes as go through fp32 once, and little memory."""
+    """The mean as fp32 has it, on all ranks, formed in the buffer; bytes that go through fp32 once, little memory."""
 
-    def on_each_rank(n: int, size: int) -> tuple[bool, int, int]:
+    def on_each_rank(n: int, size: int) -> tuple[bool, bool, int, int]:
         numbers = torch.Generator().manual_seed(n)  # 8 bits each: fp32 adds them exactly, and bf16 does not
         every = torch.randint(1, 256, (dist.get_world_size(), n), generator=numbers).bfloat16()
-        tensor, buffer = every[dist.get_rank()].clone(), torch.zeros(size)
+        tensor, buffer = every[dist.get_rank()].clone(), torch.full((size,), torch.nan)
         with measure.traffic() as sent, measure.memory(inputs=[tensor, buffer]) as record:
             function(buffer, tensor)
         due = every.float().mean(0).bfloat16()
         new = record.peak.total - record.before.total
-        return torch.equal(tensor, due), int(sent.modelled_bytes.get("all_reduce", 0)), int(new)
+        used = not buffer.isnan().all()
+        return torch.equal(tensor, due), used, int(sent.modelled_bytes.get("all_reduce", 0)), int(new)
 
     for p, n, size in ((3, 40_000, 1000), (4, 10, 4), (3, 18, 4), (3, 12, 4), (4, 3, 8)):
-        right, sent, new = ranks.run(on_each_rank, n, size, world_size=p)[0]
-        case, due = f"{n:,} elements through a buffer of {size:,} on {p} ranks", predict.all_reduce(4 * n, p).bytes
-        assert right, f"{case}: the tensor should hold the fp32 mean, rounded once, but does not"
-        assert abs(sent - due) <= 0.1 * due, (
-            f"{case}: a rank sends {sent:,} bytes by all_reduce, so not each number once"
+        right, used, sent, new = zip(*ranks.run(on_each_rank, n, size, world_size=p))
+        case, due = f"{n:,} elements through a buffer of {size:,} NaN on {p} ranks", predict.all_reduce(4 * n, p).bytes
+        assert all(right), f"{case}: the tensor should hold the fp32 mean, rounded once, but does not"
+        assert abs(sent[0] - due) <= 0.1 * due, (
+            f"{case}: a rank sends {sent[0]:,} bytes by all_reduce, so not each number once"
         )
-        assert new <= 12 * size, f"{case}: {new:,} new bytes are alive at once, more than three such buffers"
+        assert new[0] <= 12 * size, f"{case}: {new[0]:,} new bytes are alive at once, more than three such buffers"
+        assert all(used), f"{case}: the sum should be formed in the buffer, but that is NaN as before"

@@ -105,7 +105,7 @@ print(f"in step: {peak_0 / psi:.1f} bytes a parameter (you said {guess_peak.said
 # (Rajbhandari et al. 2020, §5.1). First: which elements are mine? Ten elements on four ranks do not come out even. All
 # parts should be equally long, since collectives want that, so zeros are put behind the last: **padding**.
 #
-# **Your turn.** Take this rank's part of a tensor. The part is to *replace* the whole, so think of what a view keeps
+# **Your turn.** Take this rank's part of a tensor. The caller *replaces* the whole by it, so think of what a view keeps
 # alive (lesson 02).
 
 

@@ -28,6 +28,11 @@ def by_cat(tensor):
     return padded.view(p, -1)[dist.get_rank()].clone()
 
 
+def replaces_the_whole(tensor):
+    tensor.data = by_cat(tensor)
+    return tensor.data
+
+
 def a_view(tensor):
     p, flat = dist.get_world_size(), tensor.flatten()
     return nn.functional.pad(flat, (0, -len(flat) % p)).chunk(p)[dist.get_rank()]
@@ -215,6 +220,41 @@ def divides_first(buffer, tensor):
         piece.copy_(part)
 
 
+def empties_the_buffer(buffer, tensor):
+    for piece in tensor.split(len(buffer)):
+        buffer.zero_()
+        part = buffer[: len(piece)]
+        part += piece
+        dist.all_reduce(part, async_op=True).wait()
+        piece[:] = part / dist.get_world_size()
+    buffer.zero_()
+
+
+def finds_the_buffer_empty(buffer, tensor):
+    for piece in tensor.split(len(buffer)):
+        part = buffer[: len(piece)]
+        part += piece
+        dist.all_reduce(part)
+        piece.copy_(part / dist.get_world_size())
+        part.zero_()
+
+
+def beside_the_buffer(buffer, tensor):
+    for piece in tensor.split(len(buffer)):
+        part = piece.float()
+        dist.all_reduce(part)
+        piece.copy_(part / dist.get_world_size())
+
+
+def on_rank_0_only(buffer, tensor):
+    for piece in tensor.split(len(buffer)):
+        part = buffer[: len(piece)]
+        part.copy_(piece)
+        dist.all_reduce(part)
+        if dist.get_rank() == 0:
+            piece.copy_(part / dist.get_world_size())
+
+
 def all_at_once(buffer, tensor):
     wide = tensor.float()
     dist.all_reduce(wide)
@@ -271,6 +311,7 @@ ANSWERS = {
         right=[into_new_zeros, by_cat],
         wrong={
             a_view: "its own bytes alive",
+            replaces_the_whole: "should stay as it was",
             not_padded: "equally long",
             chunks_not_padded: "10 elements on 4 ranks: parts should be equally long",
             padded_by_p_when_even: "zeros are more than even lengths need",
@@ -302,8 +343,11 @@ ANSWERS = {
         },
     ),
     turns.check_average: Answers(
-        right=[by_places, divides_first, keeps_the_old_mean],
+        right=[by_places, divides_first, keeps_the_old_mean, empties_the_buffer],
         wrong={
+            finds_the_buffer_empty: "through a buffer of 1,000 NaN",
+            beside_the_buffer: "should be formed in the buffer",
+            on_rank_0_only: "rounded once",
             all_at_once: "new bytes are alive at once",
             in_bf16: "rounded once",
             as_many_pieces_as_places: "must match the size of tensor",
