@@ -62,7 +62,7 @@ def check_leave(function: Function) -> None:
     """A vector and a matrix: tensors that stay, bytes that cross, precision on arrival, a copy in the background."""
     for shape in ((1000,), (20, 30)):
         weight, master = nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)), nn.Parameter(torch.ones(shape))
-        weight.grad = torch.randn(shape).bfloat16()  # new values: re-used memory may hold the last ones
+        weight.grad = torch.randn(shape).mul(1e-6).bfloat16()  # new: memory may hold the last; tiny: for fp16 too
         due, stream = weight.grad.float(), Listening(bytes_per_s=2 * weight.numel() / 0.1)
         box, master.grad = torch.empty_like(weight.grad), (old := torch.full_like(master, 7.0))
         CopyStream.send(stream, box, box.clone())  # 0.1 s: the gradient queues behind it
@@ -173,7 +173,8 @@ def check_layer_by_layer(function: Function) -> None:
         before, came = [x.clone() for x in given], function(shelf.fetch, count, given)
         whole = isinstance(came, list | tuple) and len(came) == parts
         assert whole, f"{parts} micro-batches should come back, but {came!r} came"
-        assert all(map(torch.equal, given, before)), "the list of inputs should be as it was, but was changed"
+        kept = len(given) == parts and all(map(torch.equal, given, before))
+        assert kept, "the list of inputs should be as it was, but was changed"
         tower = torch.linalg.multi_dot([weight.T for weight in shelf.kept])
         same = all(torch.allclose(x @ tower, y, atol=1e-5) for x, y in zip(before, came))
         assert same, f"with {count} units the outputs should be those of the whole tower, but are others"

@@ -107,6 +107,11 @@ def makes_only_the_first(weight, master, out):
     return out.send(gradient, master.grad)
 
 
+def in_the_other_16_bits(weight, master, out):
+    gradient, weight.grad = weight.grad.half(), None
+    return copies_into(master, gradient, out)
+
+
 def waits_for_the_last(o):
     o.coming[-1].result()
     o.adamw.step()
@@ -184,6 +189,23 @@ def through_a_function(fetch, count, micro_batches):
     return tuple(micro_batches)
 
 
+def all_micro_batches_in_one(fetch, count, micro_batches):
+    x = torch.cat(micro_batches)
+    for number in range(count):
+        x = fetch(number)(x)
+    return list(x.split([len(each) for each in micro_batches]))
+
+
+def takes_from_the_list(fetch, count, micro_batches):
+    for number in range(count):
+        unit, done = fetch(number), []
+        while micro_batches:
+            done.append(unit(micro_batches.pop(0)))
+        del unit
+        micro_batches = done
+    return micro_batches
+
+
 def a_batch_at_a_time(fetch, count, micro_batches):
     done = []
     for x in micro_batches:
@@ -227,6 +249,7 @@ ANSWERS = {
         right=[adds_to_zeros],
         wrong={
             wide_on_the_road: "bytes",
+            in_the_other_16_bits: "other values",
             waits: "the copy is over",
             holds_on: "let go",
             narrow_over_there: "bfloat16",
@@ -251,8 +274,9 @@ ANSWERS = {
         },
     ),
     turns.check_layer_by_layer: Answers(
-        right=[through_a_function],
+        right=[through_a_function, all_micro_batches_in_one],
         wrong={
+            takes_from_the_list: "as it was, but was changed",
             a_batch_at_a_time: "fetched",
             all_at_once: "a name holds on",
             all_weights_without_their_units: "a name holds on",
