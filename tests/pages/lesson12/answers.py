@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from course_pages.lesson12 import turns
@@ -21,6 +22,10 @@ def without_the_length(rank: int, pipeline: int, data: int, tensor: int) -> tupl
     return rank // 4, rank // 2 % 2, rank % 2
 
 
+def pipe_alone(rank: int, pipeline: int, data: int, tensor: int) -> int:
+    return rank // (data * tensor)
+
+
 def data_twice(rank: int, pipeline: int, data: int, tensor: int) -> tuple[int, ...]:
     return rank // (data * tensor), rank // data % data, rank % tensor
 
@@ -32,6 +37,13 @@ def by_comparing(places: list[Any], axis: int) -> list[set[int]]:
 
 def same_place(places: list[Any], axis: int) -> list[list[int]]:
     return [[r for r, place in enumerate(places) if place[axis] == n] for n in sorted({p[axis] for p in places})]
+
+
+def by_strides(places: list[Any], axis: int) -> list[list[int]]:
+    lengths = [max(each) + 1 for each in zip(*places)]
+    stride = math.prod(lengths[axis + 1 :])
+    firsts = [rank for rank, place in enumerate(places) if place[axis] == 0]
+    return [[first + n * stride for n in range(lengths[axis])] for first in firsts]
 
 
 def one_for_each_rank(places: list[Any], axis: int) -> list[list[int]]:
@@ -94,6 +106,14 @@ def first_parts_only(mesh: Any, per_machine: int, dead: int) -> list[int]:
     return [place for place in range(mesh.axes["data"]) if place not in lost]
 
 
+def machines_of_four(mesh: Any, per_machine: int, dead: int) -> list[int]:
+    return sorted(by_sets(mesh, 4, dead))
+
+
+def how_many(mesh: Any, per_machine: int, dead: int) -> int:
+    return len(by_sets(mesh, per_machine, dead))
+
+
 def machines_as_replicas(mesh: Any, per_machine: int, dead: int) -> list[int]:
     return [place for place in range(mesh.axes["data"]) if place != dead]
 
@@ -105,11 +125,16 @@ ANSWERS = {
             pipe_fastest: "rank 1 came out at (1, 0, 0)",
             without_the_length: "pipeline 4 × data 2 × tensor 8",
             data_twice: "came out at",
+            pipe_alone: "rank 0 came out at 0",
         },
     ),
     turns.check_groups: Answers(
         right=[by_comparing],
-        wrong={same_place: "agree on the two others", one_for_each_rank: "exactly one group"},
+        wrong={
+            same_place: "agree on the two others",
+            one_for_each_rank: "exactly one group",
+            by_strides: "of a mesh of tensor 2",
+        },
     ),
     turns.check_torn: Answers(
         right=[ends_apart],
@@ -126,6 +151,8 @@ ANSWERS = {
         wrong={
             lost_ones: "not one of its ranks",
             any_rank_alive: "came [0, 1]",
+            machines_of_four: "with 2 ranks each: came []",
+            how_many: "came 0",
             machines_as_replicas: "came [1]",
             two_ranks_of_the_machine: "came [1, 2]",
             first_parts_only: "came [0, 1, 2, 3]",
