@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from course_kit import ranks
+from course_kit.ranks._diagnosis.report import RankReport
 from tests.ranks.test_pool import alive
 
 Cell = Callable[..., Callable[..., Any]]
@@ -25,6 +26,15 @@ def failure_of(fn: Callable[..., Any], *args: Any, within_s: float = 20.0, **opt
     assert time.monotonic() - start < within_s
     assert ranks.run(int) == [0, 0, 0, 0]
     return caught.value
+
+
+@pytest.mark.parametrize("verdict", ["send and recv do not fit: …", "rank 1 raised ValueError: no; …", "deadlock: …"])
+def test_a_known_cause_is_no_lack_of_time(verdict: str) -> None:
+    """One rank may be busy when the contradiction of two others is found."""
+    reports = [RankReport(0, "waiting"), RankReport(1, "waiting"), RankReport(2, "running")]
+    assert not ranks.RankFailure(verdict, reports).ran_out_of_time
+    assert ranks.RankFailure("not done after 3 s: …", reports).ran_out_of_time
+    assert not ranks.RankFailure("not done after 3 s: …", reports[:2]).ran_out_of_time
 
 
 def test_a_rank_that_raises_while_others_wait(cell: Cell) -> None:

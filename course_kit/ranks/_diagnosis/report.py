@@ -112,8 +112,8 @@ class RankFailure(RuntimeError):
     @property
     def ran_out_of_time(self) -> bool:
         """Whether the time limit ended ranks that were busy: the machine is slow, or a loop has no end."""
-        states = {report.state for report in self.reports}
-        return "running" in states and states.isdisjoint({"raised", "died"})
+        busy = any(report.state == "running" for report in self.reports)
+        return busy and self.verdict.startswith("not done after")  # else it is known what went wrong
 
     def __str__(self) -> str:
         return "\n\n".join([self.verdict, *_told_once({report.rank: report._account() for report in self.reports})])
