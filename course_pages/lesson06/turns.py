@@ -58,24 +58,26 @@ def check_everyone(function: Function) -> None:
 
 
 def check_gather(function: Function) -> None:
-    """Each part on each rank, in the tensors that were given, each passed on once."""
+    """Each part on each rank, of equal lengths and of others, in the tensors that were given, each passed on once."""
 
-    def on_each_rank() -> tuple[list[list[float]], int, set[int]]:
-        me, p = dist.get_rank(), dist.get_world_size()
-        parts = [torch.full((2,), float(part) if part == me else -1.0) for part in range(p)]
+    def on_each_rank(lengths: list[int]) -> tuple[list[list[float]], tuple[int, int, set[int]]]:
+        me = dist.get_rank()
+        parts = [torch.full((length,), float(part) if part == me else -1.0) for part, length in enumerate(lengths)]
         with measure.traffic() as sent:
             function(list(parts))
-        return [part.tolist() for part in parts], sent.total_messages, set(sent.bytes_to)
+        return [part.tolist() for part in parts], (sent.total_messages, int(sent.total_bytes), set(sent.bytes_to))
 
-    for p in (3, 4):
-        for rank, (parts, messages, to) in enumerate(ranks.run(on_each_rank, world_size=p, timeout_s=10)):
-            due = [[float(part)] * 2 for part in range(p)]
+    for lengths in ([2, 2, 2], [2, 3, 4, 5]):
+        p = len(lengths)
+        for rank, (parts, came) in enumerate(ranks.run(on_each_rank, lengths, world_size=p, timeout_s=10)):
+            due, right = [[float(part)] * length for part, length in enumerate(lengths)], (rank + 1) % p
             assert parts == due, (
                 f"rank {rank} of {p} should end with {due} in the tensors that it was given, but has {parts}"
             )
-            assert messages == p - 1, f"rank {rank} of {p} should send {p - 1} messages, but sends {messages}"
-            assert to == {(rank + 1) % p}, (
-                f"rank {rank} of {p} should send to its right neighbour only, but sends to {to}"
+            n = 4 * (sum(lengths) - lengths[right])  # all parts but the one that its neighbour begins with
+            assert came == (p - 1, n, {right}), (
+                f"rank {rank} of {p} should send {p - 1} messages, {n} bytes, to its right neighbour only, "
+                "but sends {} messages, {} bytes, to {}".format(*came)
             )
 
 
@@ -88,7 +90,7 @@ def check_down(function: Function) -> None:
             function(tensor)
         return tensor.tolist(), sent.total_messages, list(sent.messages_to)
 
-    for p in (3, 6, 8):
+    for p in (3, 4, 9):
         found = ranks.run(on_each_rank, world_size=p, timeout_s=10)
         wrong = [rank for rank, (tensor, *_) in enumerate(found) if tensor != [7.0] * 3]
         assert not wrong, f"all of {p} ranks should end with rank 0's tensor, but ranks {wrong} do not"
@@ -127,5 +129,6 @@ def check_two_levels(function: Function) -> None:
         for node in (0, 1):
             across = sum(n for _, n in found[node * size : (node + 1) * size])
             assert across == 16, (
-                f"with two nodes of {size}, a tensor of 16 bytes should leave node {node} once, but {across} bytes do"
+                f"with two nodes of {size}, a tensor of 16 bytes should leave node {node} once, but in calls of "
+                f"`collectives` {across} bytes do"
             )

@@ -232,7 +232,7 @@ def reduce_scatter(parts):
 # %%
 @your_turn(turns.check_gather, look="Rank r begins with part r, its left neighbour with r - 1. What arrived goes out next. Post first.")
 def all_gather(parts):
-    """Fill the p tensors in `parts`, of which this rank has number `rank`, with those of all ranks. A ring; all ranks call."""
+    """Fill the p tensors in `parts` (of any lengths; this rank has number `rank`) with those of all ranks. A ring; all ranks call."""
     ...
 
 

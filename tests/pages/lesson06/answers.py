@@ -93,6 +93,41 @@ def gather_by_the_backend(parts):
     dist.all_gather(list(parts), parts[dist.get_rank()].clone())
 
 
+def gather_with_rank_0_listening_first(parts):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    for step in range(p - 1):
+        going, coming = parts[(rank - step) % p], parts[(rank - step - 1) % p]
+        if rank == 0:
+            dist.recv(coming, p - 1)
+            dist.send(going, 1)
+        else:
+            dist.send(going, (rank + 1) % p)
+            dist.recv(coming, rank - 1)
+
+
+def gather_parts_of_one_length(parts):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    going = parts[rank]
+    for step in range(p - 1):
+        coming = torch.empty_like(going)
+        posted = dist.isend(going, (rank + 1) % p)
+        dist.recv(coming, (rank - 1) % p)
+        posted.wait()
+        parts[(rank - step - 1) % p].copy_(coming)
+        going = coming
+
+
+def gather_all_that_is_there(parts):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    for step in range(p - 1):
+        theirs = torch.empty_like(torch.cat(parts))
+        posted = dist.isend(torch.cat(parts), (rank + 1) % p)
+        dist.recv(theirs, (rank - 1) % p)
+        posted.wait()
+        came = (rank - step - 1) % p
+        parts[came].copy_(theirs.split([len(part) for part in parts])[came])
+
+
 def gather_one_step_short(parts):
     rank, p = dist.get_rank(), dist.get_world_size()
     for step in range(p - 2):
@@ -182,6 +217,26 @@ def only_for_powers_of_two(tensor):
         step //= 2
 
 
+def only_to_eight(tensor):
+    rank, p, step = dist.get_rank(), dist.get_world_size(), 4
+    while step >= 1:
+        if rank % (2 * step) == step:
+            dist.recv(tensor, rank - step)
+        elif rank % (2 * step) == 0 and rank + step < p:
+            dist.send(tensor, rank + step)
+        step //= 2
+
+
+def from_64_down(tensor):
+    rank, p, step = dist.get_rank(), dist.get_world_size(), 64
+    while step:
+        if rank % (2 * step) == step:
+            dist.recv(tensor, rank - step)
+        elif rank % (2 * step) == 0 and rank + step < p:
+            dist.send(tensor.clone(), rank + step)
+        step //= 2
+
+
 def leaders_by_hand(tensor, node, leaders):
     collectives.reduce(tensor, group=node)
     if dist.get_rank() in dist.get_process_group_ranks(leaders):
@@ -192,6 +247,21 @@ def leaders_by_hand(tensor, node, leaders):
         dist.recv(other, to)
         posted.wait()
         tensor += other
+    collectives.broadcast(tensor, group=node)
+
+
+def leaders_in_two_calls(tensor, node, leaders):
+    collectives.all_reduce(tensor, group=node)
+    if dist.get_rank(leaders) >= 0:
+        collectives.reduce(tensor, group=leaders)
+        collectives.broadcast(tensor, group=leaders)
+    dist.broadcast(tensor, group_src=0, group=node)
+
+
+def by_calls_that_nobody_counts(tensor, node, leaders):
+    collectives.reduce(tensor, group=node)
+    if dist.get_rank(node) == 0:
+        dist.all_reduce(tensor, group=leaders)
     collectives.broadcast(tensor, group=node)
 
 
@@ -223,8 +293,10 @@ ANSWERS = {
         },
     ),
     turns.check_gather: Answers(
-        right=[gather_with_a_walker],
+        right=[gather_with_a_walker, gather_with_rank_0_listening_first],
         wrong={
+            gather_parts_of_one_length: "do not fit",
+            gather_all_that_is_there: "3 should send 2 messages, 16 bytes",
             gather_by_the_backend: "messages",
             gather_one_step_short: "should end with",
             gather_to_all: "right neighbour",
@@ -232,17 +304,23 @@ ANSWERS = {
         },
     ),
     turns.check_down: Answers(
-        right=[by_lowest_bit, by_doubling],
+        right=[by_lowest_bit, by_doubling, from_64_down],
         wrong={
             from_the_root_to_all: "none should send more",
             along_a_chain: "rounds",
             smallest_step_first: "rounds",
             by_the_backend: "messages",
             only_for_powers_of_two: "rank",
+            only_to_eight: "ranks [8] do not",
         },
     ),
     turns.check_two_levels: Answers(
-        right=[leaders_by_hand],
-        wrong={one_level: "leave", without_spreading: "end with the sum", summed_twice: "end with the sum"},
+        right=[leaders_by_hand, leaders_in_two_calls],
+        wrong={
+            one_level: "leave",
+            without_spreading: "end with the sum",
+            summed_twice: "end with the sum",
+            by_calls_that_nobody_counts: "in calls of `collectives` 0 bytes do",
+        },
     ),
 }
