@@ -15,5 +15,5 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 def folders() -> list[Path]:
-    """Where the course's packages lie on this machine: those of `TAUGHT`, then these tools."""
+    """The folders of the course's packages on this machine: those of `TAUGHT`, then these tools."""
     return [Path(str(importlib.import_module(name).__file__)).parent for name in (*TAUGHT, __name__)]

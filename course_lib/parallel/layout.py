@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How one tensor lies on a mesh.
+    """Placement of one tensor on a mesh.
 
     Attributes:
         dims: the dims' names, in order, separated by blanks.

@@ -151,7 +151,7 @@ def even_blocks(layers: int, pipeline: Numbers) -> np.ndarray:
 
 
 def _of_kinds(config: Config, seq: int, each: Layouts, sequence: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of embeddings, dense block, expert block and head: elements (n, kind, shared or expert), kept bytes (n, kind)."""
+    """Elements (n, kind, shared or expert), kept bytes (n, kind) of embeddings, dense block, expert block, head."""
     ways, which = np.unique(
         np.stack([each.tensor, each.context, each.expert, each.micro_batch, each.full], 1), axis=0, return_inverse=True
     )
@@ -163,7 +163,7 @@ def _of_kinds(config: Config, seq: int, each: Layouts, sequence: bool) -> tuple[
 def _one_way(
     config: Config, seq: int, way: list[int], sequence: bool
 ) -> tuple[list[tuple[float, float]], list[float], float]:
-    """Of each kind: elements shared and of experts, bytes kept; and bytes of a block while it runs again."""
+    """Elements shared and of experts, and bytes kept, of each kind; and bytes of a block while it runs again."""
     tensor, context, expert, rows, full = way
     setup = Setup(
         config, rows * expert, seq, micro_batch=rows, precision="mixed", tensor=tensor, context=context, expert=expert,
@@ -203,7 +203,7 @@ def _state_bytes(each: Layouts) -> np.ndarray:
 
 
 def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
-    """As `data_traffic`, with gradients of 4 bytes and weights of 2; of shared elements and experts' (n, 2).
+    """Bytes as in `data_traffic`, with gradients of 4 bytes, weights of 2, of shared elements and experts' (n, 2).
 
     Without ZeRO, too, context ranks sum once a step with the data ranks, as Megatron-LM does, in whose runs they are;
     `rank_traffic` has the sums of each pass that `ContextParallelGPT` makes.

@@ -225,7 +225,7 @@ def empties_the_buffer(buffer, tensor):
         buffer.zero_()
         part = buffer[: len(piece)]
         part += piece
-        dist.all_reduce(part, async_op=True).wait()
+        dist.all_reduce(part)
         piece[:] = part / dist.get_world_size()
     buffer.zero_()
 
