@@ -500,6 +500,29 @@ def test_a_message_that_is_lost_with_its_handle_is_named(cell: Cell) -> None:
     assert "waits in recv from rank" in failure.verdict
 
 
+def test_a_receive_that_nobody_waited_for_is_named(cell: Cell) -> None:
+    pair = cell("""
+        def f():
+            got = torch.zeros(40_000)
+            if rank() < 2:
+                posted = dist.isend(torch.ones(40_000), 1 - rank())
+                dist.irecv(got, 1 - rank())
+                posted.wait()
+        """)
+    failure = failure_of(pair, within_s=45, timeout_s=50)
+    assert "Nobody waited for irecv (cell line 5): a message is lost with its handle" in failure.verdict
+    assert "waits in isend to rank" in failure.verdict
+
+
+@pytest.mark.parametrize("wait", ["posted.wait()", "del posted"])
+def test_such_a_receive_takes_no_message_of_the_next_call(cell: Cell, wait: str) -> None:
+    around = "def f():\n    got, ring = torch.zeros(2), (rank() + 1) % 3\n"
+    around += "    posted = dist.isend(torch.ones(2), ring)\n    {}\n    {}\n    return got.sum().item()"
+    ranks.run(cell(around.format("dist.irecv(got, (rank() - 1) % 3)", wait)), world_size=3)
+    right = cell(around.format("dist.recv(got, (rank() - 1) % 3)", "posted.wait()"))
+    assert ranks.run(right, world_size=3, timeout_s=10) == [2.0, 2.0, 2.0]
+
+
 @pytest.mark.parametrize("late", ["posted.wait()", "pass"])
 def test_a_handle_that_is_kept_is_no_loss(cell: Cell, late: str) -> None:
     """Waited for after the receive; or never, but held until every message is there."""

@@ -153,7 +153,7 @@ class CommunicationInterceptor:
         for work, call in zip(works, calls, strict=False):
             if isinstance(work, c10d.Work):
                 self._works[work] = call
-                if isinstance(call, PointToPointCall) and call.direction == "send":
+                if isinstance(call, PointToPointCall):
                     # A finalizer runs anywhere, also while this thread sends: it may only note.
                     self._unwaited[work] = weakref.finalize(work, self._lost.append, call)
 

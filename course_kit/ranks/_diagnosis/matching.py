@@ -123,7 +123,7 @@ class Matcher:
         self._transfers: dict[tuple[object, ...], PointToPointCall] = {}
         self._names: dict[tuple[object, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._from_anyone: dict[int, int] = defaultdict(int)
-        self.lost: dict[tuple[object, ...], PointToPointCall] = {}  # sends whose handles are gone
+        self.lost: dict[tuple[object, ...], PointToPointCall] = {}  # posted transfers whose handles are gone
 
     def take(self, rank: int, call: Call) -> Mismatch | None:
         """Take note that `rank` is about to make `call`; return a contradiction, or None."""
@@ -191,13 +191,15 @@ class Matcher:
         self._from_anyone[call.receiver] -= 1
         return self._take_point_to_point(call)
 
-    def lose(self, send: PointToPointCall) -> None:
-        """Take note that an `isend`'s handle is gone without a wait: the message may be gone, or have arrived."""
-        self.lost[_place(send)] = send
+    def lose(self, posted: PointToPointCall) -> None:
+        """Take note that a handle is gone without a wait: the message may be gone, or have arrived."""
+        self.lost[posted.direction, *_place(posted)] = posted
 
     def lost_for(self, call: Call) -> PointToPointCall | None:
-        """The send that this `recv` takes its message from, if the message may be lost."""
-        return self.lost.get(_place(call)) if isinstance(call, PointToPointCall) and call.direction == "recv" else None
+        """The other end of this transfer, if its handle is gone: the message may be lost."""
+        if not isinstance(call, PointToPointCall):
+            return None
+        return self.lost.get(("recv" if call.direction == "send" else "send", *_place(call)))
 
     def waits_for(self, call: Call) -> set[int]:
         """The ranks that have not made their part of `call` yet (empty: it can go on)."""
@@ -219,8 +221,9 @@ class Matcher:
 
     @property
     def has_open_calls(self) -> bool:
-        """Whether some call still waits for a rank."""
-        return bool(self._collectives or self._transfers)
+        """Whether some call still waits for a rank, or a receive that nobody waited for may take a later message."""
+        lost_receive = any(posted.direction == "recv" for posted in self.lost.values())
+        return bool(self._collectives or self._transfers) or lost_receive
 
 
 def _place(call: Call) -> tuple[object, ...]:

@@ -163,7 +163,7 @@ class Evidence:
         mismatch: calls that contradict each other.
         unanswered: calls that need a rank which returned.
         deadlocked: ranks that wait for each other.
-        lost: rank → the send whose message it waits for, if that send's handle is gone without a wait.
+        lost: rank → the other end of the transfer that it waits for, if that one's handle is gone without a wait.
         cannot_say: whether other programs kept the ranks from their cores for most of the time.
     """
 
@@ -205,11 +205,12 @@ class Evidence:
         return f"not done after {self.timeout_s:g} s{busy}: {one_sentence(fates)}{self._losses()}"
 
     def _losses(self) -> str:
-        """The reason that a sent message does not come, and the cure: the likeliest slip with `isend`."""
+        """The reason that a message does not come, and the cure: the likeliest slip with `isend` and `irecv`."""
         if not self.lost:
             return ""
-        sites = ", ".join(sorted({f"{send.collective} ({send.site})" for send in self.lost.values()}))
-        return f". Nobody waited for {sites}: a message is lost with its handle, so keep what isend returns and wait()"
+        sites = ", ".join(sorted({f"{call.collective} ({call.site})" for call in self.lost.values()}))
+        post = " and ".join(sorted({call.collective for call in self.lost.values()}))
+        return f". Nobody waited for {sites}: a message is lost with its handle, so keep what {post} returns and wait()"
 
     def _report(self, rank: int) -> RankReport:
         if self.mismatch and rank in self.mismatch.calls:

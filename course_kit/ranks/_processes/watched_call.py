@@ -125,10 +125,10 @@ class WatchedCall:
                 self._hurry()
 
     def _losses(self) -> dict[int, PointToPointCall]:
-        """Rank that waits for a message → the send of this message, if its handle is gone."""
+        """Rank that waits for a message to come or to be taken → the other end's call, if its handle is gone."""
         waiting = {rank: self._seen.positions[rank].waiting for rank in self._unfinished() & set(self._seen.positions)}
         found = {rank: self._matcher.lost_for(wait.call) for rank, wait in waiting.items() if wait}
-        return {rank: send for rank, send in found.items() if send}
+        return {rank: other for rank, other in found.items() if other}
 
     def _note(self, mismatch: Mismatch | None) -> None:
         """Keep a contradiction that was found; look also for calls that a rank which returned should have made."""
