@@ -126,6 +126,15 @@ def test_canvas(tmp_path: Path, packed: bool) -> None:
     assert ".html" in odd.problem
 
 
+@pytest.mark.parametrize("ending", ["mine.zip", "answers.pdf"])
+def test_one_student_whose_only_file_is_no_notebook(tmp_path: Path, ending: str) -> None:
+    """The download of an assignment that one student has handed in so far."""
+    inner = zipped(tmp_path / "inner.zip", f"work/{LAB}.ipynb").read_bytes()
+    (ada,) = find(zipped(tmp_path / "all.zip", f"lovelaceada_1_91_{ending}", data=inner))
+    assert (ada.name, ada.gradebook_id) == ("lovelaceada", "1")
+    assert ada.data == b"{}" if ending == "mine.zip" else ".pdf" in ada.problem
+
+
 def test_a_zip_of_one_folder_of_everything(tmp_path: Path) -> None:
     found = find(zipped(tmp_path / "a.zip", "all/ada/x.ipynb", "all/bob/y.ipynb", "__MACOSX/all/._x"))
     assert [s.student for s in found] == ["ada", "bob"]

@@ -259,9 +259,11 @@ def _unzipper(archive: Path | io.BytesIO, member: zipfile.ZipInfo, largest_bytes
 def _without_top(files: list[_Found], lab: str) -> list[_Found]:
     """The files without the one folder that, in many zips, holds everything."""
     tops = {file.path.parts[0] for file in files}
-    seconds = {file.path.parts[1] for file in files if len(file.path.parts) > 1}
+    if len(tops) != 1 or any(len(file.path.parts) == 1 for file in files):  # a lone file is no folder
+        return files
+    seconds = {file.path.parts[1] for file in files}
     deep = [len(file.path.parts) >= 3 for file in files if file.path.suffix == ".ipynb"]
     flat = all(len(file.path.parts) == 2 for file in files) and len(files) > 1
-    if len(tops) != 1 or not files or lab in seconds or _MOODLE.match(next(iter(tops))) or not (all(deep) or flat):
+    if lab in seconds or _MOODLE.match(next(iter(tops))) or not (all(deep) or flat):
         return files
-    return [replace(file, path=PurePosixPath(*file.path.parts[1:])) for file in files if len(file.path.parts) > 1]
+    return [replace(file, path=PurePosixPath(*file.path.parts[1:])) for file in files]
