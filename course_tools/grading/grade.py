@@ -190,7 +190,9 @@ def _finished(folder: Path, key_text: str, submissions: Sequence[Submission]) ->
         with contextlib.suppress(OSError, ValueError):
             old = load(folder / f"{submission.student}.json")
             if old.digest == digest_of(key_text, submission):
-                found[submission.student] = old
+                found[submission.student] = replace(old, source=submission.source)
+                if old.source != submission.source:  # the same file, handed in again: Canvas gave it another number
+                    save(found[submission.student], folder)
     return found
 
 

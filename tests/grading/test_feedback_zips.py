@@ -69,7 +69,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def instant(key_text: str, one: Submission, limits: object) -> Result:
         failed = {"q1-values": f"the check of {one.student}", "q2-hidden": "a secret"}
         made = result(one.student, one.name, failed=failed, gradebook_id=one.gradebook_id)
-        return replace(made, source=one.source)
+        return replace(made, source=one.source, digest=grading.digest_of(key_text, one))
 
     def run(*arguments: str) -> None:
         ran = CliRunner().invoke(cli.app, [*arguments])
@@ -153,6 +153,15 @@ def test_a_zip_that_a_student_handed_in_to_canvas_has_its_number(run: Run) -> No
         archive.writestr("ngeve_2_92_lab90_tiny.ipynb", "{}")
     run("grade", "lab90", "all.zip", *OUT)
     assert canvas_pages({1: {91}, 2: {92}}) == own_pages("md")
+
+
+def test_the_same_file_handed_in_again_has_its_new_number(run: Run) -> None:
+    """Nothing is graded again, and Canvas takes the page, also when it is written again."""
+    run("grade", "lab90", download("lovelaceada_1_91_lab90_tiny.ipynb"), *OUT)
+    run("grade", "lab90", download("lovelaceada_1_95_lab90_tiny-1.ipynb"), "--resume", *OUT)
+    assert canvas_pages({1: {95}}) == own_pages("md")
+    run("feedback", "out")
+    assert canvas_pages({1: {95}}) == own_pages("md")
 
 
 def test_without_numbers_there_is_no_zip(run: Run) -> None:
