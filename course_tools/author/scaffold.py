@@ -6,6 +6,7 @@ tests pass, and its known-wrong answers lose their points. CONTRIBUTING.md expla
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\d\d(_[a-z][a-z0-9]*)+", self.name):
             raise ValueError(f"{self.name!r}: two digits and a topic are needed, as in 20_adam")
+        if keyword.iskeyword(self.topic):
+            raise ValueError(f"the topic {self.topic!r} is a word of Python's, and no module can be called so")
         if len(self.topic) > LONGEST:
             raise ValueError(f"the topic {self.topic!r} has {len(self.topic)} letters; at most {LONGEST} fit")
         if self.package not in PACKAGES:

@@ -140,6 +140,7 @@ WRONG = {
     "no number": ("tensor_parallelism", "parallel", QUESTION, "two digits"),
     "a capital": ("19_Tensor", "parallel", QUESTION, "two digits"),
     "a folder": ("19_a/b", "parallel", QUESTION, "two digits"),
+    "no name for a module": ("19_try", "parallel", QUESTION, "a word of Python's"),
     "too long": ("19_" + "z" * (LONGEST + 1), "parallel", QUESTION, "at most 30"),
     "no such package": (NAME, "figures", QUESTION, "choose one of numerics"),
     "a question of two lines": (NAME, "parallel", "Who?\nWhat?", "one line"),
