@@ -96,6 +96,10 @@ def exit_words(code: int | None) -> str:
     return f"exit code {code}"
 
 
+_OUT_OF_TIME = "not done after"
+"""The beginning of a verdict that knows no other cause than the time limit."""
+
+
 class RankFailure(RuntimeError):
     """At least one rank of a call did not return as it should, so the call has no result.
 
@@ -113,7 +117,7 @@ class RankFailure(RuntimeError):
     def ran_out_of_time(self) -> bool:
         """Whether the time limit ended ranks that were busy: the machine is slow, or a loop has no end."""
         busy = any(report.state == "running" for report in self.reports)
-        return busy and self.verdict.startswith("not done after")  # else it is known what went wrong
+        return busy and self.verdict.startswith(_OUT_OF_TIME)  # else it is known what went wrong
 
     def __str__(self) -> str:
         return "\n\n".join([self.verdict, *_told_once({report.rank: report._account() for report in self.reports})])
@@ -202,7 +206,7 @@ class Evidence:
         if self.deadlocked:
             return f"deadlock: {one_sentence(fates, self.deadlocked)}{self._losses()}"
         busy = f" of their own ({BUSY})" if self.cannot_say else ""
-        return f"not done after {self.timeout_s:g} s{busy}: {one_sentence(fates)}{self._losses()}"
+        return f"{_OUT_OF_TIME} {self.timeout_s:g} s{busy}: {one_sentence(fates)}{self._losses()}"
 
     def _losses(self) -> str:
         """The reason that a message does not come, and the cure: the likeliest slip with `isend` and `irecv`."""

@@ -206,35 +206,27 @@ def by_the_backend(tensor):
     dist.broadcast(tensor, 0)
 
 
-def only_for_powers_of_two(tensor):
+def down_from(step, tensor):
+    """Steps that halve, from `step` to 1: right where that is a power of two, and half of the ranks or more."""
     rank, p = dist.get_rank(), dist.get_world_size()
-    step = p // 2
-    while step >= 1:
-        if rank % (2 * step) == step:
-            dist.recv(tensor, rank - step)
-        elif rank % (2 * step) == 0 and rank + step < p:
-            dist.send(tensor, rank + step)
-        step //= 2
-
-
-def only_to_eight(tensor):
-    rank, p, step = dist.get_rank(), dist.get_world_size(), 4
-    while step >= 1:
-        if rank % (2 * step) == step:
-            dist.recv(tensor, rank - step)
-        elif rank % (2 * step) == 0 and rank + step < p:
-            dist.send(tensor, rank + step)
-        step //= 2
-
-
-def from_64_down(tensor):
-    rank, p, step = dist.get_rank(), dist.get_world_size(), 64
     while step:
         if rank % (2 * step) == step:
             dist.recv(tensor, rank - step)
         elif rank % (2 * step) == 0 and rank + step < p:
-            dist.send(tensor.clone(), rank + step)
+            dist.send(tensor, rank + step)
         step //= 2
+
+
+def only_for_powers_of_two(tensor):
+    down_from(dist.get_world_size() // 2, tensor)
+
+
+def only_to_eight(tensor):
+    down_from(4, tensor)
+
+
+def from_64_down(tensor):
+    down_from(64, tensor)
 
 
 def leaders_by_hand(tensor, node, leaders):
