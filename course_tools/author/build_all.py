@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from rich.console import Console
 
-from course_tools.author.builder import BuildError, build, check, other_outputs, stored_notebook
+from course_tools.author.builder import BuildError, build, check, other_outputs, stale, stored_notebook
 from course_tools.author.lab_builder import build_lab, check_lab
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
@@ -35,6 +35,12 @@ def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = 
                 hint = f"  another output than before {where}; if it differs from run to run, tag that cell 'varies'"
                 console.print(hint, style="yellow", markup=False)
     return good
+
+
+def is_fresh(item: Lesson | Lab) -> bool:
+    """Whether the executed notebook was run with the inputs that the checkout holds."""
+    stored = stored_notebook(item.solution if isinstance(item, Lab) else item.notebook)
+    return stored is not None and not stale(stored, item)
 
 
 def check_all(items: Sequence[Lesson | Lab], console: Console) -> bool:

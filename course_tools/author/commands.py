@@ -53,20 +53,24 @@ def build(
         typer.Argument(help="Lessons (00, 01_float_formats) and labs (lab01). Default: all of them."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Run nothing; fail if a notebook is out of date.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Only those whose inputs have changed since.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Take new outputs for cells tagged 'varies', too.")] = False,
 ) -> None:
     """Execute the sources of lessons and labs and write the notebooks, the same to the byte each time.
 
     A lesson's source is in lessons/src; a lab's is in solutions/src and gives two notebooks, the students' with stubs
-    and without hidden tests, and the solved one. Outputs of cells tagged 'varies' (seconds, for instance) stay as they
+    and without hidden tests, and the solved one. Each notebook keeps a hash of its inputs: its source, the files of the
+    course that this imports, the pinned packages. Outputs of cells tagged 'varies' (seconds, for instance) stay as they
     are while the cell is unchanged.
     """
-    from course_tools.author.build_all import build_all, check_all
+    from course_tools.author.build_all import build_all, check_all, is_fresh
 
     labs = [name for name in names or [] if is_lab(name)]
     lessons = [name for name in names or [] if name not in labs]
     chosen: list[Lesson | Lab] = [*chosen_lessons(lessons)] if lessons or not labs else []
     chosen += chosen_labs(labs) if labs or not lessons else []
+    if stale:
+        chosen = [item for item in chosen if not is_fresh(item)]
     good = check_all(chosen, console) if check else build_all(chosen, console, fresh=fresh)
     raise typer.Exit(0 if good else 1)
 
