@@ -33,19 +33,21 @@ class Need:
     Attributes:
         name: its name in the summary.
         problem: looks at the machine, installs if that needs no password, returns why the tests cannot run, or nothing.
+        room: the folder of these tests.
         marker: of the tests that need it; empty where they skip themselves.
         systems: values of `sys.platform` that can have it; none: all of them.
     """
 
     name: str
     problem: Callable[[], str]
+    room: str
     marker: str = ""
     systems: tuple[str, ...] = ()
 
 
-BROWSER = Need("browser", machine.browser, "browser")
-SANDBOX = Need("sandbox", machine.sandbox, "sandbox", systems=("linux",))
-FOREIGN = Need("foreign", machine.foreign)
+BROWSER = Need("browser", machine.browser, "tests/browser", "browser")
+SANDBOX = Need("sandbox", machine.sandbox, "tests/grading", "sandbox", systems=("linux",))
+FOREIGN = Need("foreign", machine.foreign, "tests/foreign")
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ class Plan:
     @property
     def needs(self) -> list[Need]:
         """The needs of these tests."""
-        rooms = " ".join(self.rooms)
-        wanted = [BROWSER, SANDBOX, *([FOREIGN] if self.everything else [])]
-        places = {"browser": "browser", "sandbox": "grading", "foreign": "foreign"}
-        return [need for need in wanted if rooms == "tests" or places[need.name] in rooms]
+        if self.rooms == ("tests",):
+            return [BROWSER, SANDBOX, *([FOREIGN] if self.everything else [])]
+        needs = [need for need in (BROWSER, SANDBOX, FOREIGN) if need.room in " ".join(self.rooms)]
+        return [need for need in needs if need != FOREIGN or self.everything or not self.changed]
 
     def runs(self, missing: Sequence[Need]) -> dict[str, list[str]]:
         """Name → command of each run of pytest, in order; tests that need something missing are left out."""
@@ -127,7 +129,6 @@ def place(word: str) -> str:
 
 def worker_count() -> int:
     """As many workers as processors that this process may use, at most eight."""
-    if hasattr(os, "process_cpu_count"):
-        return min(os.process_cpu_count() or 1, MOST_WORKERS)
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(usable or 1, MOST_WORKERS)
+    if hasattr(os, "sched_getaffinity"):  # what `os.process_cpu_count` of Python 3.13 asks, too
+        return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    return min(os.cpu_count() or 1, MOST_WORKERS)

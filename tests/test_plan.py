@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -12,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests import __main__ as command
-from tests import clock, machine, plan
+from tests import clock, plan
 from tests.__main__ import FAILED, MISSING, NOT_HERE, PASSED, Row
-from tests.plan import BROWSER, SANDBOX, WAITING, Need, Plan
+from tests.plan import BROWSER, FOREIGN, SANDBOX, WAITING, Need, Plan
 
 ROOT = Path(__file__).parents[1]
 TESTS = Row("tests", PASSED, 9.0, "7 passed in 9 s")
@@ -73,7 +74,7 @@ def test_what_a_system_cannot_have_is_not_asked_for(
     monkeypatch: pytest.MonkeyPatch, system: str, problem: str, expected: str | None
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
-    row = command._row_of(Need(SANDBOX.name, lambda: problem, SANDBOX.marker, SANDBOX.systems))
+    row = command._row_of(dataclasses.replace(SANDBOX, problem=lambda: problem))
     assert (row and row.verdict) == expected
     assert not BROWSER.systems, "every system can have a browser"
 
@@ -86,7 +87,7 @@ def test_a_check_can_end_green_on_every_system(
     (tmp_path / "test_it.py").write_text(
         "import pytest\n\n\ndef test_it():\n    pass\n\n\n@pytest.mark.sandbox\ndef test_in():\n    pass\n"
     )
-    needs = [Need("browser", lambda: ""), Need("sandbox", lambda: "", "sandbox", ("linux",))]
+    needs = [dataclasses.replace(need, problem=lambda: "") for need in (BROWSER, SANDBOX)]
     monkeypatch.setattr(Plan, "needs", needs)
     monkeypatch.setattr(plan, "worker_count", lambda: 1)
     monkeypatch.setattr(command, "asked_for", lambda words: Plan("all" in words, (str(tmp_path),), beside=()))
@@ -111,6 +112,21 @@ def test_a_check_can_end_green_on_every_system(
 )
 def test_words_make_a_plan(words: list[str], expected: Plan) -> None:
     assert plan.asked_for(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [
+        ([], [BROWSER, SANDBOX]),
+        (["all"], [BROWSER, SANDBOX, FOREIGN]),
+        (["labs"], []),
+        (["grading"], [SANDBOX]),
+        (["foreign"], [FOREIGN]),
+        (["lint"], []),
+    ],
+)
+def test_only_what_is_needed_is_installed(words: list[str], needs: list[Need]) -> None:
+    assert plan.asked_for(words).needs == needs
 
 
 def test_an_unknown_word_is_refused_with_those_there_are() -> None:
@@ -143,12 +159,15 @@ def test_what_waits_is_left_out_by_its_marker_and_nothing_else() -> None:
     assert "-n" in runs["tests"] and "-n" not in runs["timed"], "what reads a clock runs alone"
 
 
-def test_as_many_workers_as_processors_and_eight_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    for have, expected in ((1, 1), (2, 2), (8, 8), (64, 8), (None, 1)):
-        monkeypatch.setattr(os, "process_cpu_count", lambda have=have: have, raising=False)
-        assert plan.worker_count() == expected
-    monkeypatch.delattr(os, "process_cpu_count")
-    assert plan.worker_count() >= 1
+@pytest.mark.parametrize(("have", "expected"), [(1, 1), (2, 2), (8, 8), (64, 8)])
+def test_as_many_workers_as_processors_and_eight_at_most(
+    monkeypatch: pytest.MonkeyPatch, have: int, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(have)), raising=False)
+    assert plan.worker_count() == expected
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: have)
+    assert plan.worker_count() == expected
 
 
 def test_what_tests_compile_is_kept_whatever_the_user_has_set(
@@ -213,4 +232,3 @@ def test_every_room_has_tests_by_default_and_no_test_waits_twice() -> None:
     assert default and nightly and timed and not collected(" and ".join(WAITING))
     rooms = {path.parent.name for path in ROOT.glob("tests/*/test_*.py")} - {"foreign"}
     assert rooms <= {name.split("/")[1] for name in default}
-    assert machine.FOREIGN, "whose tests need packages that the default does not install"
