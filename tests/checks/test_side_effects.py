@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_kit.checks import CheckFailed, check
 from course_kit.checks.side_effects import LARGE_BYTES, Snapshot, named
+from tests.checks.conftest import refused
 
 
 @dataclass
@@ -44,83 +46,57 @@ def trained() -> tuple[nn.Linear, torch.optim.Optimizer]:
     return layer, optimizer
 
 
-CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object], str]] = {
-    "pop": (lambda: [(0, 1), (2, 3)], lambda x: x.pop(), "`x` had 2 entries, now 1 entry"),
-    "clear": (lambda: {"a": 1}, lambda x: x.clear(), "`x` had 1 entry, now 0 entries"),
-    "sort": (lambda: [3, 1, 2], lambda x: x.sort(), "`x`: its entries stand in another order"),
-    "entry": (lambda: {"a": 1}, lambda x: x.update(a=2), "`x`: x['a'] was 1, now 2"),
-    "kind": (lambda: [1, True], lambda x: x.__setitem__(1, 1), "`x`: x[1] was True, now 1"),
-    "key": (lambda: {"a": 1, "b": 2}, lambda x: x.update(c=x.pop("a")), "`x`: x['a'] is gone"),
-    "object": (lambda: [torch.ones(2)], lambda x: x.__setitem__(0, [1]), "`x`: x[0] is another object"),
-    "set": (lambda: {1, 2}, lambda x: x.discard(2), "`x` had 2 entries, now 1 entry"),
-    "inner": (lambda: {"a": [[1], [2]]}, lambda x: x["a"][1].append(3), "`x['a'][1]` had 1 entry, now 2 entries"),
-    "field": (lambda: State(1.0, torch.ones(2)), lambda x: setattr(x, "scale", 2.0), "x.scale was 1.0, now 2.0"),
-    "inside a field": (lambda: State(1.0, torch.ones(2)), lambda x: x.kept.zero_(), "`x.kept` has other values"),
-    "namespace": (lambda: SimpleNamespace(n=1), lambda x: setattr(x, "n", 2), "x.n was 1, now 2"),
-    "value": (lambda: torch.zeros(3), lambda x: x.__setitem__(2, 1), "`x` has other values"),
-    "value behind": (lambda: torch.zeros(3), lambda x: x.numpy().fill(1), "`x` has other values"),
-    "minus zero": (lambda: torch.zeros(1), lambda x: x.neg_(), "`x` has other values"),
-    "across": (lambda: torch.zeros(3, 5).T, lambda x: x.__setitem__((4, 2), 1), "`x` has other values"),
-    "bfloat16": (lambda: torch.zeros(3).bfloat16(), lambda x: x.fill_(1), "`x` has other values"),
-    "shape": (lambda: torch.zeros(3), lambda x: x.resize_(2), "`x` was float32[3], now float32[2]"),
-    "requires_grad": (lambda: torch.zeros(3), lambda x: x.requires_grad_(), "`x.requires_grad` was False, now True"),
-    "new grad": (
-        lambda: torch.zeros(2, requires_grad=True),
-        lambda x: x.sum().backward(),
-        "`x.grad` was none, now flo",
-    ),
-    "tensor hook": (
-        lambda: torch.zeros(2, requires_grad=True),
-        lambda x: x.register_hook(lambda g: g),
-        "`x` had 0 hooks, now 1 hook",
-    ),
-    "eval": (lambda: nn.Linear(2, 2), lambda x: x.eval(), "`x` was in training mode, now in eval mode"),
-    "mode of one": (
-        lambda: nn.Sequential(nn.Dropout()),
-        lambda x: x[0].eval(),
-        "`x.0` was in training mode, now in eval mode",
-    ),
-    "module hook": (
-        lambda: nn.Linear(2, 2),
-        lambda x: x.register_forward_hook(lambda *_: None),
-        "`x` had 0 hooks, now 1 hook",
-    ),
-    "forward": (lambda: nn.Linear(2, 2), lambda x: setattr(x, "forward", x.forward), "`x` had 2 entries, now 3"),
-    "weight": (lambda: nn.Linear(2, 2), lambda x: x.weight.data.zero_(), "`x.weight` has other values"),
-    "another weight": (
-        lambda: nn.Linear(2, 2),
-        lambda x: setattr(x, "weight", nn.Parameter(torch.ones(2, 2))),
-        "x.weight is another object",
-    ),
-    "frozen": (
-        lambda: nn.Linear(2, 2),
-        lambda x: x.requires_grad_(False),
-        "`x.weight.requires_grad` was True, now Fal",
-    ),
-    "buffer": (lambda: nn.BatchNorm1d(2), lambda x: x(torch.ones(3, 2)), "`x.running_mean` has other values"),
-    "other grad": (lambda: trained()[0], lambda x: x.weight.grad.mul_(2), "`x.weight.grad` has other values"),
-    "no grad": (lambda: trained()[0], lambda x: x.zero_grad(), "`x.weight.grad` was float32[2, 2], now none"),
-    "rate": (lambda: trained()[1], lambda x: x.param_groups[0].update(lr=1.0), "x.param_groups[0]['lr'] was 0.1, now"),
-    "momentum": (
+LAYER, LEAF = functools.partial(nn.Linear, 2, 2), functools.partial(torch.zeros, 2, requires_grad=True)
+ZEROS = functools.partial(torch.zeros, 3)
+VALUES = "`x` has other values"
+CHANGES: list[tuple[Callable[[], Any], Callable[[Any], object], str]] = [
+    (lambda: [(0, 1), (2, 3)], lambda x: x.pop(), "`x` had 2 entries, now 1 entry"),
+    (lambda: {"a": 1}, lambda x: x.clear(), "`x` had 1 entry, now 0 entries"),
+    (lambda: [3, 1, 2], lambda x: x.sort(), "`x`: its entries stand in another order"),
+    (lambda: {"a": 1}, lambda x: x.update(a=2), "`x`: x['a'] was 1, now 2"),
+    (lambda: [1, True], lambda x: x.__setitem__(1, 1), "`x`: x[1] was True, now 1"),
+    (lambda: {"a": 1, "b": 2}, lambda x: x.update(c=x.pop("a")), "`x`: x['a'] is gone"),
+    (lambda: [torch.ones(2)], lambda x: x.__setitem__(0, [1]), "`x`: x[0] is another object"),
+    (lambda: {1, 2}, lambda x: x.discard(2), "`x` had 2 entries, now 1 entry"),
+    (lambda: {"a": [[1], [2]]}, lambda x: x["a"][1].append(3), "`x['a'][1]` had 1 entry, now 2 entries"),
+    (lambda: State(1.0, torch.ones(2)), lambda x: setattr(x, "scale", 2.0), "x.scale was 1.0, now 2.0"),
+    (lambda: State(1.0, torch.ones(2)), lambda x: x.kept.zero_(), "`x.kept` has other values"),
+    (lambda: SimpleNamespace(n=1), lambda x: setattr(x, "n", 2), "x.n was 1, now 2"),
+    (ZEROS, lambda x: x.__setitem__(2, 1), VALUES),
+    (ZEROS, lambda x: x.numpy().fill(1), VALUES),
+    (ZEROS, lambda x: x[:1].neg_(), VALUES),  # minus zero
+    (lambda: torch.zeros(3, 5).T, lambda x: x.__setitem__((4, 2), 1), VALUES),
+    (lambda: torch.zeros(3).bfloat16(), lambda x: x.fill_(1), VALUES),
+    (ZEROS, lambda x: x.resize_(2), "`x` was float32[3], now float32[2]"),
+    (ZEROS, lambda x: x.requires_grad_(), "`x.requires_grad` was False, now True"),
+    (LEAF, lambda x: x.sum().backward(), "`x.grad` was none, now flo"),
+    (LEAF, lambda x: x.register_hook(lambda g: g), "`x` had 0 hooks, now 1 hook"),
+    (LAYER, lambda x: x.eval(), "`x` was in training mode, now in eval mode"),
+    (lambda: nn.Sequential(nn.Dropout()), lambda x: x[0].eval(), "`x.0` was in training mode, now in eval mode"),
+    (LAYER, lambda x: x.register_forward_hook(lambda *_: None), "`x` had 0 hooks, now 1 hook"),
+    (LAYER, lambda x: setattr(x, "forward", x.forward), "`x` had 2 entries, now 3"),
+    (LAYER, lambda x: x.weight.data.zero_(), "`x.weight` has other values"),
+    (LAYER, lambda x: setattr(x, "weight", nn.Parameter(torch.ones(2, 2))), "x.weight is another object"),
+    (LAYER, lambda x: x.requires_grad_(False), "`x.weight.requires_grad` was True, now Fal"),
+    (lambda: nn.BatchNorm1d(2), lambda x: x(torch.ones(3, 2)), "`x.running_mean` has other values"),
+    (lambda: trained()[0], lambda x: x.weight.grad.mul_(2), "`x.weight.grad` has other values"),
+    (lambda: trained()[0], lambda x: x.zero_grad(), "`x.weight.grad` was float32[2, 2], now none"),
+    (lambda: trained()[1], lambda x: x.param_groups[0].update(lr=1.0), "x.param_groups[0]['lr'] was 0.1, now"),
+    (
         lambda: trained()[1],
         lambda x: next(iter(x.state.values()))["momentum_buffer"].zero_(),
         "`x.state[key 0]['momentum_buffer']` has other values",
     ),
-    "generator": (
-        torch.Generator,
-        lambda x: torch.rand(1, generator=x),
-        "`x` is another one: random numbers were drawn",
-    ),
-    "array": (lambda: numpy.zeros(3), lambda x: x.fill(1), "`x` has other values"),
-    "torch's dice": (lambda: None, lambda x: torch.rand(1), "torch's random state is another one"),
-    "Python's dice": (lambda: None, lambda x: random.random(), "Python's random state is another one"),
-    "NumPy's dice": (lambda: None, lambda x: numpy.random.rand(), "NumPy's random state is another one"),
-}
+    (torch.Generator, lambda x: torch.rand(1, generator=x), "`x` is another one: random numbers were drawn"),
+    (lambda: numpy.zeros(3), lambda x: x.fill(1), VALUES),
+    (type(None), lambda x: torch.rand(1), "torch's random state is another one"),
+    (type(None), lambda x: random.random(), "Python's random state is another one"),
+    (type(None), lambda x: numpy.random.rand(), "NumPy's random state is another one"),
+]
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_seen_and_said(name: str) -> None:
-    make, change, words = CHANGES[name]
+@pytest.mark.parametrize(("make", "change", "words"), CHANGES)
+def test_a_change_is_seen_and_said(make: Callable[[], Any], change: Callable[[Any], object], words: str) -> None:
     told = changes(change, make())
     assert told and words in told[0], told
     assert changes(lambda x: None, make()) == []
@@ -191,13 +167,6 @@ def test_looking_runs_no_operation_and_holds_nothing() -> None:
         return given() is None
 
     assert check.call(lets_go, [torch.zeros(1000)], may_change="entries")
-
-
-def refused(check_function: Any, *args: Any, **kwargs: Any) -> str:
-    """The text of the refusal; it must come."""
-    with pytest.raises(CheckFailed) as caught:
-        check_function(*args, **kwargs)
-    return str(caught.value)
 
 
 def test_a_call_that_changes_something_fails_and_says_what_and_where_to_look() -> None:

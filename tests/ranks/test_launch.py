@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from course_kit import ranks
 from course_kit.ranks._processes import launch
-from tests.ranks.test_pool import alive
-
-
-@pytest.fixture
-def spawning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ranks are fresh Pythons, as on Windows."""
-    launcher = launch.SpawnLauncher()
-    monkeypatch.setattr(launch, "_launcher", launcher)
-    yield
-    launcher.close()
-
-
-@pytest.mark.usefixtures("spawning")
-def test_ranks_without_fork_work_fail_and_recover(cell: Callable[..., Callable[..., Any]]) -> None:
-    with ranks.Ranks(2) as pool:
-        pids = pool.run(os.getpid)
-        assert pool.run(cell("def f(): x = torch.ones(1); dist.all_reduce(x); return x.item()")) == [2.0, 2.0]
-        with pytest.raises(ranks.RankFailure) as caught:
-            pool.run(cell("def f(): os.kill(os.getpid(), 9) if rank() else dist.barrier()"))
-        assert caught.value.reports[1].exit_code == -signal.SIGKILL
-        assert not set(pool.run(os.getpid)) & set(pids)
-    assert not any(alive(pid) for pid in pids)
+from tests.ranks.conftest import Cell, alive
 
 
 def test_a_fork_of_the_notebooks_process_harms_nothing() -> None:
@@ -47,3 +23,17 @@ def test_a_fork_of_the_notebooks_process_harms_nothing() -> None:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         assert pool.run(os.getpid) == pids
+
+
+def test_ranks_without_fork_work_fail_and_recover(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are fresh Pythons, as on Windows."""
+    launcher = launch.SpawnLauncher()
+    monkeypatch.setattr(launch, "_launcher", launcher)
+    with ranks.Ranks(2) as pool:
+        pids = pool.run(os.getpid)
+        assert pool.run(cell("def f(): x = torch.ones(1); dist.all_reduce(x); return x.item()")) == [2.0, 2.0]
+        with pytest.raises(ranks.RankFailure, match=r"rank 1 died \(killed by SIGKILL\)"):
+            pool.run(cell("def f(): os.kill(os.getpid(), 9) if rank() else dist.barrier()"))
+        assert not set(pool.run(os.getpid)) & set(pids)
+    launcher.close()
+    assert not any(alive(pid) for pid in pids)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from course_kit.ranks._diagnosis.matching import CollectiveCall, Matcher, PointToPointCall
 from course_kit.ranks._diagnosis.report import contradiction
 
@@ -53,26 +55,22 @@ def test_the_first_difference_is_named() -> None:
     assert set(found.calls) == {0, 1}
 
 
-def feed(pairs: list[tuple[str, str]], **details: Any) -> list[bool]:
-    """For each step, rank 0's and rank 1's name of the tensor → whether the matcher objects."""
-    matcher = Matcher()
-    objections = []
+@pytest.mark.parametrize(
+    ("pairs", "objections"),
+    [
+        ([("a", "b"), ("b", "a")], [False, True]),
+        ([("a", "b"), ("b", "c"), ("c", "a")], [False, False, True]),
+        ([("mine", "buffer")] * 5, [False] * 5),
+    ],
+    ids=["swapped", "rotated", "names that differ by role"],
+)
+def test_names_that_change_places_are_another_order(pairs: list[tuple[str, str]], objections: list[bool]) -> None:
+    """For each call, the names of the tensor on rank 0 and on rank 1."""
+    matcher, found = Matcher(), []
     for sequence, (ours, theirs) in enumerate(pairs):
-        matcher.take(0, entry(sequence, tensor=(ours,), **details))
-        objections.append(matcher.take(1, entry(sequence, tensor=(theirs,), **details)) is not None)
-    return objections
-
-
-def test_swapped_names_are_another_order() -> None:
-    assert feed([("a", "b"), ("b", "a")]) == [False, True]
-
-
-def test_rotated_names_are_another_order() -> None:
-    assert feed([("a", "b"), ("b", "c"), ("c", "a")]) == [False, False, True]
-
-
-def test_names_that_differ_by_role_are_no_other_order() -> None:
-    assert feed([("mine", "buffer")] * 5) == [False] * 5
+        matcher.take(0, entry(sequence, tensor=(ours,)))
+        found.append(matcher.take(1, entry(sequence, tensor=(theirs,))) is not None)
+    assert found == objections
 
 
 def test_roles_that_swap_with_the_root_are_no_other_order() -> None:
