@@ -1,7 +1,5 @@
 """The clock of limits, beside programs that take the cores."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

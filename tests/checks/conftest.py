@@ -1,7 +1,5 @@
 """Refusals of checks, and answers as a notebook's cell would define them."""
 
-from __future__ import annotations
-
 import linecache
 from collections.abc import Callable
 from typing import Any

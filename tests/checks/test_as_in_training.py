@@ -1,7 +1,5 @@
 """Answers that are right once, with kind numbers: each loses when it is called as training calls it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bytes outside of PyTorch: what an answer hides in NumPy and bytes objects counts, what measures it does not."""
 
-from __future__ import annotations
-
 import io
 import mmap
 import os
@@ -34,13 +32,6 @@ def folder_of_its_own(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def saved_into_memory(x: torch.Tensor) -> io.BytesIO:
-    """The tensor as `torch.save` writes it."""
-    file = io.BytesIO()
-    torch.save(x, file)
-    return file
 
 
 def test_the_line_that_took_it_is_named_and_a_sum_has_the_lines_of_both():
@@ -86,7 +77,7 @@ HIDES: dict[str, Callable[[torch.Tensor], Any]] = {
     "bytes": lambda x: x.numpy().tobytes(),
     "a bytearray": lambda x: bytearray(x.numpy()),
     "a conversion": lambda x: x.half().numpy().astype("float32"),
-    "a file in memory": saved_into_memory,
+    "a file in memory": lambda x: torch.save(x, file := io.BytesIO()) or file,
     "small pieces": in_small_pieces,
     "a file": into_a_file,
     "shared memory": into_shared_memory,

@@ -1,7 +1,5 @@
 """What an answer calculates with is counted, in every way of writing it down."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

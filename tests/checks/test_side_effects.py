@@ -1,7 +1,5 @@
 """What a call leaves changed is seen and said; what it leaves alone, or may change, is not."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import random
@@ -169,10 +167,16 @@ def test_looking_runs_no_operation_and_holds_nothing() -> None:
     assert check.call(lets_go, [torch.zeros(1000)], may_change="entries")
 
 
-def test_a_call_that_changes_something_fails_and_says_what_and_where_to_look() -> None:
-    def total(plan: list[int], *more: int, **rest: Any) -> int:
-        return sum(plan.pop() for _ in range(len(plan)))
+def total(plan: list[int], *more: int, **rest: Any) -> int:
+    return sum(plan.pop() for _ in range(len(plan)))
 
+
+def picky(plan: list[int]) -> None:
+    if plan.pop() < 0:
+        raise ValueError("below zero")
+
+
+def test_a_call_that_changes_something_fails_and_says_what_and_where_to_look() -> None:
     text = refused(check.call, total, [1, 2, 3], look="the contract")
     assert "what total was given" in text and "`plan` had 3 entries, now 0 entries" in text
     assert text.endswith("look at   the contract")
@@ -180,28 +184,14 @@ def test_a_call_that_changes_something_fails_and_says_what_and_where_to_look() -
     assert "`plan`" in refused(check.peak, total, [1]) and "`plan`" in refused(check.peak, total, plan=[1])
     assert list(named(total, ([1], 2, 3), {"k": 4})) == ["plan", "more", "rest"]
     assert named(total, (), {"k": 4}) == {"k": 4}  # it cannot be called so: nobody knows the names
-
-    def many(x: nn.Module) -> None:
-        x.eval()
-
-    text = refused(check.call, many, nn.Sequential(*map(nn.Dropout, [0.1] * 5)))
+    assert "`plan` had 1 entry" in refused(check.raises, ValueError, picky, [-1]), "a refusal comes before any change"
+    text = refused(check.call, lambda x: x.eval() and None, nn.Sequential(*map(nn.Dropout, [0.1] * 5)))
     assert text.count("eval mode") == 3 and "and 3 more" in text
 
 
-def test_a_refusal_must_come_before_any_change() -> None:
-    def picky(plan: list[int]) -> None:
-        if plan.pop() < 0:
-            raise ValueError("below zero")
-
-    assert "`plan` had 1 entry" in refused(check.raises, ValueError, picky, [-1])
-
-
 def test_the_same_seed_once_more_is_seen_and_the_dice_fall_on_as_if_nobody_had_looked() -> None:
-    def seeds() -> None:
-        torch.manual_seed(0)
-
-    seeds()
-    assert "torch's random state" in refused(check.call, seeds)
+    torch.manual_seed(0)
+    assert "torch's random state" in refused(check.call, lambda: torch.manual_seed(0) and None)
     assert "Python's random state" in refused(check.call, random.seed, 0)
     torch.manual_seed(7)
     expected = torch.rand(1)
@@ -211,13 +201,9 @@ def test_the_same_seed_once_more_is_seen_and_the_dice_fall_on_as_if_nobody_had_l
 
 
 def test_how_pytorch_is_set_belongs_to_it() -> None:
-    def leaves_it_off() -> None:
-        torch.set_grad_enabled(False)
-
-    try:
-        assert "`torch.is_grad_enabled()` was True, now False" in refused(check.call, leaves_it_off)
-    finally:
-        torch.set_grad_enabled(True)
+    with torch.enable_grad():  # puts it back
+        told = refused(check.call, lambda: torch.set_grad_enabled(False) and None)
+    assert "`torch.is_grad_enabled()` was True, now False" in told
 
 
 def test_a_block_looks_after_what_a_call_is_not_given() -> None:

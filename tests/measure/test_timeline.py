@@ -69,28 +69,20 @@ def test_the_chart_has_a_bar_for_every_event_and_a_name_where_it_fits():
 
 
 def spans():
+    wait = dist.Work.wait
     with measure.timeline() as record, record.span("outer"):
         with record.span("inner"):
             pass
         torch.ones(2).add_(1)
     with pytest.raises(ValueError, match="which has ended"), record.span("late"):
         pass
-    return [event.name for event in record.of(0, "compute")]
-
-
-def test_an_inner_span_counts_and_the_outer_one_comes_back():
-    assert ranks.run(spans, world_size=1)[0] == ["compute", "outer", "inner", "outer", "compute"]
-
-
-def raises_inside():
-    wait = dist.Work.wait
     with pytest.raises(KeyError), measure.timeline():
         raise KeyError("mine")
-    return dist.Work.wait is wait
+    return [event.name for event in record.of(dist.get_rank(), "compute")], dist.Work.wait is wait
 
 
-def test_an_exception_passes_and_leaves_nothing_behind():
-    assert ranks.run(raises_inside, world_size=2) == [True, True]
+def test_an_inner_span_counts_and_the_outer_one_comes_back_and_nothing_stays_behind():
+    assert ranks.run(spans, world_size=2) == [(["compute", "outer", "inner", "outer", "compute"], True)] * 2
 
 
 def announced_and_recorded():
@@ -130,33 +122,32 @@ def late_rank(late_s: float, skew_s: float = 0.0) -> RankTimeline:
         module._clock = before
 
 
-@pytest.mark.parametrize("skew_s", [0.0, 1000.0])
-def test_all_ranks_have_one_record_on_one_clock_and_each_does_one_thing_at_a_time(skew_s):
-    record, other = ranks.run(late_rank, 0.05, skew_s, world_size=2)
+@pytest.mark.parametrize(
+    ("late_s", "skew_s"),
+    [
+        (0.05, 0.0),
+        (0.05, 1000.0),
+        *(pytest.param(1.0, skew_s, marks=pytest.mark.timed) for skew_s in (0.0, 1000.0, -5.0)),
+    ],
+)
+def test_the_early_rank_waits_for_the_late_one_whatever_their_clocks(late_s, skew_s):
+    record, other = ranks.run(late_rank, late_s, skew_s, world_size=2)
     assert record.events == other.events and record.world_size == 2
-    for rank, kind, names in [
-        (0, "wait", ["all_reduce", "send"]),
-        (1, "wait", ["all_reduce", "recv"]),
-        (0, "send", ["all_reduce", "send"]),
-        (1, "send", ["all_reduce"]),
-    ]:
-        assert [event.name for event in record.of(rank, kind)][:2] == names
-    for rank in (0, 1):
+    names = {kind: [[event.name for event in record.of(r, kind)] for r in (0, 1)] for kind in ("wait", "send")}
+    assert [names["wait"][0][:2], names["wait"][1][:2]] == [["all_reduce", "send"], ["all_reduce", "recv"]]
+    assert names["send"] == [["all_reduce", "send"], ["all_reduce"]]
+    for rank in (0, 1):  # which does one thing at a time
         doing = sorted([*record.of(rank, "compute"), *record.of(rank, "wait")], key=lambda event: event.start_s)
         assert all(a.end_s == pytest.approx(b.start_s, abs=1e-9) for a, b in zip(doing, doing[1:]))
         total = record.seconds(rank, "compute") + record.seconds(rank, "wait")
         assert total == pytest.approx(doing[-1].end_s - doing[0].start_s)
     assert min(event.start_s for event in record.events) == 0
     assert max(event.end_s for event in record.events) < 500, "the clocks of the two ranks, laid over each other"
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("skew_s", [0.0, 1000.0, -5.0])
-def test_the_early_rank_waits_for_the_late_one_whatever_their_clocks(skew_s):
-    record = ranks.run(late_rank, 1.0, skew_s, world_size=2)[0]
+    if late_s < 1:
+        return  # on a busy machine the early rank may be late
     (first, *_), (late, *_) = record.of(0, "wait"), record.of(1, "wait")
     work = next(event for event in record.of(1, "compute") if event.name == "work")
-    assert work.end_s - work.start_s >= 1.0
+    assert work.end_s - work.start_s >= late_s
     assert first.start_s < work.end_s - 0.05 < first.end_s < work.end_s + 4  # it waits until the late one comes
     assert late.start_s >= work.end_s - 1e-9
     # Nobody's all-reduce ends before everybody's has begun: that would be an answer from the future.

@@ -1,7 +1,5 @@
 """`measure.traffic` on real gloo ranks: exact for send, modelled for collectives, and what the kernel saw."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

@@ -1,14 +1,12 @@
 """A function that the reader writes: open, wrong, right, and what the page uses afterwards; its folded solution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from textwrap import indent
 from typing import Any
 
 import pytest
-import torch  # noqa: F401
-import torch.distributed as dist  # noqa: F401
+import torch
+import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
 
 from course_kit import ranks
@@ -26,7 +24,8 @@ def written(body: str, head: str = "double(x)", names: dict[str, Any] | None = N
     """A function from a cell."""
     found, file, source = dict[str, Any](), f"<{body}>", f"def {head}:\n{indent(body, '    ')}"
     remember(file, source)
-    exec(compile(source, file, "exec"), globals() if names is None else names, found)
+    notebooks = {"__name__": "__main__", "torch": torch, "dist": dist} if names is None else names
+    exec(compile(source, file, "exec"), notebooks, found)
     return found.popitem()[1]
 
 

@@ -1,7 +1,5 @@
 """Programs as a notebook's cells would define them, and ranks that fail, for tests in a plain pytest process."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import linecache

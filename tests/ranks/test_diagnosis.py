@@ -1,7 +1,5 @@
 """Wrong communication, on real ranks: each bug is named, and right programs that look odd are left in peace."""
 
-from __future__ import annotations
-
 import pytest
 
 from course_kit import ranks

@@ -1,7 +1,5 @@
 """Ranks that raise, die or hang, with real processes: who did what is reported in time, and the next call works."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

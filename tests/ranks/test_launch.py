@@ -1,7 +1,5 @@
 """The launcher for systems without fork, tried where there is one; and a fork of the notebook's own process."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

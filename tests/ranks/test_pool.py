@@ -1,7 +1,5 @@
 """Calls that work: what may be shipped, what a call finds, and what it leaves behind."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os
@@ -123,11 +121,8 @@ def test_tensors_modules_and_containers_are_shipped_both_ways(cell: Cell, value:
     assert type(back) is type(value)
     if isinstance(value, torch.Tensor) and isinstance(back, torch.Tensor):
         assert torch.equal(back, value) and back.requires_grad
-
-
-def test_a_result_with_a_graph_comes_back_as_a_leaf(cell: Cell) -> None:
     result = ranks.run(cell("def f(): return torch.ones(2, requires_grad=True) * 3"), world_size=2)[0]
-    assert result.tolist() == [3, 3] and result.is_leaf
+    assert result.tolist() == [3, 3] and result.is_leaf, "a result with a graph"
 
 
 def test_an_attribute_that_is_called_like_a_module_of_torch_travels(cell: Cell) -> None:
@@ -196,6 +191,8 @@ def test_every_call_begins_like_a_new_process(cell: Cell) -> None:
             return found
         """)
     first, second = ranks.run(fn, world_size=2), ranks.run(fn, world_size=2)
+    assert ranks.run(cell("def f(): dist.destroy_process_group()"), world_size=2) == [None, None]
+    assert ranks.run(cell("def f(): dist.barrier()"), world_size=2) == [None, None], "the next call has a new group"
     assert first == second and first[0] == first[1]
     assert first[0][1:] == (torch.float32, True)
 
@@ -250,21 +247,13 @@ def test_what_was_edited_is_read_again(first: str, then: str, tmp_path: Path, mo
         del sys.modules[name]
 
 
-def test_a_function_that_destroys_its_group_leaves_the_next_call_a_new_one(cell: Cell) -> None:
-    assert ranks.run(cell("def f(): dist.destroy_process_group()"), world_size=2) == [None, None]
-    assert ranks.run(cell("def f(): dist.barrier()"), world_size=2) == [None, None]
-
-
-def test_processes_stay_between_calls_and_end_with_the_pool() -> None:
+def test_processes_stay_between_calls_and_end_with_the_pool_also_a_forgotten_one() -> None:
     with ranks.Ranks(2) as pool:
         pids = pool.run(os.getpid)
         assert pool.run(os.getpid) == pids
     assert not any(alive(pid) for pid in pids)
     with pytest.raises(ValueError, match="closed"):
         pool.run(int)
-
-
-def test_a_forgotten_pool_ends_its_processes() -> None:
     pool = ranks.Ranks(2)
     pids = pool.run(os.getpid)
     del pool

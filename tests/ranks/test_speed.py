@@ -1,7 +1,5 @@
 """Speed: what holds however busy the machine is, against the alternative measured in the same run, say."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

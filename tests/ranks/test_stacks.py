@@ -1,7 +1,5 @@
 """What a file is called, once it is known to be a cell; and that looking for a tensor's name leaves nothing behind."""
 
-from __future__ import annotations
-
 import linecache
 import time
 import weakref

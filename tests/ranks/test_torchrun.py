@@ -1,7 +1,5 @@
 """The function that a notebook cell runs on its ranks, unchanged under torchrun with two agents ("machines")."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
