@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import pytest
 from course_kit import ranks
 
 Cell = Callable[..., Callable[..., Any]]
+PROGRAMS = Path(__file__).parent / "programs"
 _numbers = itertools.count(1)
 _IMPORTS = "import os, sys, time, torch, torch.distributed as dist; rank = dist.get_rank; "
 
@@ -55,12 +57,12 @@ class Program(NamedTuple):
         assert "course_kit" not in text and "course_lib" not in text and "/tmp" not in text
 
 
-def programs(text: str) -> dict[str, Program]:
-    """Programs by name: `# name [option=value]`, the body of `f` (or a whole cell with `def f`), and what is said.
+def programs(file: str) -> dict[str, Program]:
+    """Programs of a file by name: `# name [option=value]`, the body of `f` (or a cell with `def f`), and what is said.
 
     Lines after `>` are the verdict, lines after `|` the end of one rank's report.
     """
-    found = {}
+    found, text = {}, (PROGRAMS / f"{file}.txt").read_text(encoding="utf-8")
     for part in re.split(r"^# ", text, flags=re.MULTILINE)[1:]:
         head, *lines = part.rstrip().splitlines()
         name, _, options = head.partition(" [")

@@ -1,4 +1,7 @@
-"""Ranks that raise, die or hang, with real processes: who did what is reported in time, and the next call works."""
+"""Ranks that raise, die or hang, with real processes: who did what is reported in time, and the next call works.
+
+So it is where ranks are fresh Pythons, and with a fork of the notebook's own process.
+"""
 
 import os
 import pickle
@@ -8,6 +11,7 @@ import pytest
 
 from course_kit import ranks
 from course_kit.ranks._diagnosis.report import RankReport
+from course_kit.ranks._processes import launch
 from tests.ranks.conftest import Cell, alive, failure_of, programs
 
 
@@ -20,90 +24,7 @@ def test_a_known_cause_is_no_lack_of_time(verdict: str) -> None:
     assert not ranks.RankFailure("not done after 3 s: …", reports[:2]).ran_out_of_time
 
 
-FAILS = programs("""
-# a rank raises while others wait
-def check(x):
-    if rank() == 2:
-        raise ValueError("rank 2 is not happy")  # the line to see
-
-def f():
-    check(1)
-    dist.all_reduce(torch.ones(1))
-> rank 2 raised ValueError: rank 2 is not happy; ranks 0, 1 and 3 wait in all_reduce (cell line 7)
-| rank 2 raised ValueError: rank 2 is not happy:
-|     Traceback (most recent call last):
-|       cell line 6, in f
-|         check(1)
-|       cell line 3, in check
-|         raise ValueError("rank 2 is not happy")  # the line to see
-|     ValueError: rank 2 is not happy
-# all ranks raise, which is said once
-raise KeyError("key")
-> ranks 0, 1, 2 and 3 raised KeyError: 'key'
-| ranks 0, 1, 2 and 3 raised KeyError: 'key':
-|     Traceback (most recent call last):
-|       cell line 2, in f
-|         raise KeyError("key")
-|     KeyError: 'key'
-# a cause
-try:
-    {}["key"]
-except KeyError as error:
-    raise RuntimeError("no key") from error
-> ranks 0, 1, 2 and 3 raised RuntimeError: no key
-|     KeyError: 'key'
-|
-|     The above exception was the direct cause of the following exception:
-|
-|     Traceback (most recent call last):
-|       cell line 5, in f
-|         raise RuntimeError("no key") from error
-|     RuntimeError: no key
-# an object whose address is another one on each rank
-raise ValueError(f"an object at {object()}")
-> ranks 0, 1, 2 and 3 raised ValueError: an object at <object object at 0x…>
-# a rank is killed
-if rank() == 1:
-    os.kill(os.getpid(), 9)
-dist.all_reduce(torch.ones(1))
-> rank 1 died (killed by SIGKILL); ranks 0, 2 and 3 wait in all_reduce (cell line 4)
-# a rank exits
-if rank() == 3:
-    os._exit(7)
-> rank 3 died (exit code 7); ranks 0, 1 and 2 returned
-# a rank crashes
-import ctypes
-if rank() == 0:
-    os.write(2, b"last words of C\\n")
-    ctypes.string_at(0)
-> rank 0 died (killed by SIGSEGV); ranks 1, 2 and 3 returned
-|       cell line 5, in f
-|         ctypes.string_at(0)
-|     last words of C
-|     Fatal Python error: Segmentation fault
-# sys.exit, which does not end the rank
-sys.exit(3)
-> ranks 0, 1, 2 and 3 raised SystemExit: 3
-# a result that cannot be shipped
-import threading
-return threading.Lock() if rank() == 1 else 1
-> rank 1 raised TypeError: the result, a lock, cannot be shipped back: cannot pickle '_thread.lock' object;
-> ranks 0, 2 and 3 returned
-# a rank hangs in Python [timeout_s=1]
-while rank() == 1:
-    time.sleep(0.1)
-dist.barrier()
-> not done after 1 s: ranks 0, 2 and 3 wait in barrier (cell line 4); rank 1 was still running
-|       cell line 3, in f
-|         time.sleep(0.1)
-# a rank hangs in C and cannot answer [timeout_s=1]
-import ctypes
-if rank() == 2:
-    ctypes.PyDLL(None).sleep(30)  # keeps the interpreter's lock
-> not done after 1 s: ranks 0, 1 and 3 returned; rank 2 was still running
-|       cell line 4, in f
-|         ctypes.PyDLL(None).sleep(30)  # keeps the interpreter's lock
-""")
+FAILS = programs("failing")
 
 
 @pytest.mark.parametrize("what", FAILS)
@@ -156,3 +77,31 @@ def test_a_killed_zygote_takes_its_ranks_along_and_is_replaced() -> None:
         assert pool.run(int) == [0, 0]
     with ranks.Ranks(2) as pool:
         assert pool.run(int) == [0, 0]
+
+
+def test_a_fork_of_the_notebooks_process_harms_nothing() -> None:
+    with ranks.Ranks(2) as pool:
+        pids = pool.run(os.getpid)
+        child = os.fork()
+        if child == 0:
+            try:
+                pool.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert pool.run(os.getpid) == pids
+
+
+def test_ranks_without_fork_work_fail_and_recover(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are fresh Pythons, as on Windows."""
+    launcher = launch.SpawnLauncher()
+    monkeypatch.setattr(launch, "_launcher", launcher)
+    with ranks.Ranks(2) as pool:
+        pids = pool.run(os.getpid)
+        assert pool.run(cell("def f(): x = torch.ones(1); dist.all_reduce(x); return x.item()")) == [2.0, 2.0]
+        with pytest.raises(ranks.RankFailure, match=r"rank 1 died \(killed by SIGKILL\)"):
+            pool.run(cell("def f(): os.kill(os.getpid(), 9) if rank() else dist.barrier()"))
+        assert not set(pool.run(os.getpid)) & set(pids)
+    launcher.close()
+    assert not any(alive(pid) for pid in pids)
