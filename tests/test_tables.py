@@ -61,6 +61,6 @@ def test_what_renders_itself_has_one_layout() -> None:
 
 
 def test_compare_and_tables_do_not_wait_for_what_measures() -> None:
-    code = "import sys, course_kit.compare; print([name for name in sys.modules if name.startswith('course_lib.me')])"
+    code = "import sys, course_kit.compare; print([name for name in sys.modules if name.startswith('course_kit.m')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

@@ -1,7 +1,9 @@
 """Checks of labs: what holds passes, what does not is explained, and no answer defines its own equality."""
 
+import functools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from course_kit.accounts import ModelledBytes
 from course_kit.checks import check
 from course_kit.checks.check import within
 from course_kit.units import Bytes, Count, Flops, Quantity
-from tests.checks.conftest import Told, assert_refused, in_a_cell, refused
+from tests.checks.conftest import in_a_cell, refused
 
 NAN, INF = float("nan"), float("inf")
 
@@ -80,26 +82,6 @@ def test_what_holds_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines() == [f"✓ {words}" for words in said.split(", ")]
 
 
-@pytest.mark.parametrize(
-    ("got", "expected"),
-    [
-        (Yes(), 3),
-        (Yes(), "x"),
-        ([Yes()], [3]),
-        ({"a": Yes()}, {"a": 3}),
-        (True, 1),
-        (1, True),
-        (1.0, 1),
-        (torch.tensor(3), 3),
-        (YesTensor([1.0]), torch.tensor([2.0])),
-        (Flops(3), Bytes(3)),
-        (disguised(), torch.ones(2)),
-    ],
-)
-def test_types_come_before_values(got: object, expected: object) -> None:
-    assert "expected" in refused(check.equal, got, expected, "this")
-
-
 IDEA, TYPE = "look at   the last column", "look at   the type of what is returned"
 
 
@@ -127,15 +109,15 @@ def test_a_wrong_tensor_is_located_and_its_kind_judged_before_the_idea(
     assert all(word in text for word in words), text
 
 
-def off_by(factor: float) -> Any:
-    """A product that is off by a factor."""
+def off_by(factor: float) -> None:
+    """Judge a product that is off by a factor."""
     expected = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    return lambda: check.close(expected * factor, expected, "the product", look="the last column")
+    check.close(expected * factor, expected, "the product", look="the last column")
 
 
-def half(body: str, head: str = "") -> Any:
-    """A call of an answer `half(3)` from a cell."""
-    return lambda: check.call(in_a_cell(f"{head}\ndef half(x):\n    {body}\n")["half"], 3)
+def half(body: str) -> Any:
+    """Call an answer `half(3)` from a cell."""
+    return check.call(in_a_cell(f"import sys, torch\ndef half(x):\n    {body}\n")["half"], 3)
 
 
 def picky(x: int) -> int:
@@ -161,59 +143,58 @@ def deadlock(tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
 
 
-REFUSED: dict[str, Told] = {
-    "bytes of its own": (lambda: check.at_most(MyBytes(9), Bytes(5), "bytes"), "a number"),
-    "equal bytes of its own": (lambda: check.equal(MyBytes(9), Bytes(5), "bytes"), "MyBytes"),
-    "a number of its own": (lambda: check.equal(AnyNumber(0), 12345, "a number"), "AnyNumber"),
-    "a disguised tensor": (lambda: check.close(disguised(), torch.ones(2), "ones"), "expected"),
-    "a rounding": (off_by(1 + 1e-6), "rounding or an epsilon"),
-    "more than a rounding": (off_by(1.001), "the last column"),
-    "not finite": (off_by(INF), "a quotient that is not finite"),
-    "four roundings": (
-        lambda: check.close(EXACT * (1 + 4 * EPS), EXACT, "four", operations=1),
-        "may be off by 0.0078 × 100",
-    ),
-    "an infinity for a number": (lambda: check.close(INFINITIES, torch.tensor([2.0, 1.0]), "it"), "expected"),
-    "a tenth": (lambda: check.close(1.1, 1.0, "a number", relative=0.05), "1.1"),
-    "NaN": (lambda: check.close(NAN, 1.0, "nan", relative=10), "nan"),
-    "not rounded to float32 on the way": (lambda: check.close(1 + 2e-8, 1.0, "it", relative=1e-9), "1.00000002"),
-    "too many": (lambda: check.at_most(Bytes(3000), Bytes(2000), "the peak"), "at most 1.95 KiB"),
-    "too few": (lambda: check.at_least(1, 2, "points"), "at least 2"),
-    **{
-        f"no number: {bad}": (lambda bad=bad: check.at_most(bad, 5.0, "nonsense"), "nonsense")
-        for bad in (NAN, None, True, "3", Yes())
-    },
-    **{
-        f"no truth: {bad}": (lambda bad=bad: check.that(bad, "a fact"), "a fact")
-        for bad in (1, "yes", Yes(), torch.tensor(True), None, False)
-    },
-    "an error": (
-        half("y = x / 0\n    return y"),
-        "half(3) raised an error\nZeroDivisionError\nline 3 of half: y = x / 0",
-    ),
-    "a stub": (half("raise NotImplementedError"), "half is not written yet"),
-    "an error of PyTorch's, which is no stub": (
-        half("return torch.ones(3).to_sparse().cummax(0)", "import torch"),
-        "NotImplementedError: Could not run",
-    ),
-    "an answer that leaves": (half("sys.exit(0)", "import sys"), "SystemExit"),
-    "nothing raised": (lambda: check.raises(ValueError, picky, 1), "it returned 1"),
-    "another error": (lambda: check.raises(TypeError, picky, -1), "ValueError"),
-    "a stub for an error": (lambda: check.raises(RuntimeError, stub, 1), "not written yet"),
-    "no end": (
-        lambda: within(0.2, forever, look="the loop"),
-        "forever()\nan answer within 0.2 s\nstopped after 0.2 s\nthe loop",
-    ),
-    "an error within a limit": (lambda: within(30, lambda: 1 / 0), "ZeroDivisionError"),
-    "a stub within a limit": (lambda: within(30, stub), "not written yet"),
-    "ranks that hang": (lambda: check.on_ranks(deadlock, torch.zeros(1), world_size=2), "rank 0 waits in all_reduce"),
-    "a stub on ranks": (lambda: check.traffic(stub, torch.zeros(1), world_size=2), "not written yet"),
-}
+ONES, RELATIVE = torch.ones(2), functools.partial(check.close, what="a number", relative=0.05)
+REFUSED: list[tuple[str, Callable[..., object], tuple[Any, ...]]] = [  # words of the refusal, the check, what it judges
+    ("a number", check.at_most, (MyBytes(9), Bytes(5), "bytes of its own")),
+    ("MyBytes", check.equal, (MyBytes(9), Bytes(5), "equal bytes of its own")),
+    ("expected", check.equal, (Yes(), 3, "types come before values")),
+    ("expected", check.equal, (Yes(), "x", "a text")),
+    ("expected", check.equal, ([Yes()], [3], "in a list")),
+    ("expected", check.equal, ({"a": Yes()}, {"a": 3}, "in a dict")),
+    *[("expected", check.equal, (got, 1, "no int")) for got in (True, 1.0, torch.tensor(1))],
+    ("expected", check.equal, (1, True, "no bool")),
+    ("expected", check.equal, (YesTensor([1.0]), torch.tensor([2.0]), "a tensor of its own kind")),
+    ("expected", check.equal, (Flops(3), Bytes(3), "another unit")),
+    ("expected", check.equal, (disguised(), ONES, "a disguised tensor")),
+    ("AnyNumber", check.equal, (AnyNumber(0), 12345, "a number of its own")),
+    ("expected", check.close, (disguised(), ONES, "a disguised tensor")),
+    ("expected", check.close, (INFINITIES, torch.tensor([2.0, 1.0]), "an infinity for a number")),
+    ("may be off by 0.0078 × 100", check.close, (EXACT * (1 + 4 * EPS), EXACT, "four roundings")),
+    ("rounding or an epsilon", off_by, (1 + 1e-6,)),
+    ("the last column", off_by, (1.001,)),
+    ("a quotient that is not finite", off_by, (INF,)),
+    ("1.1", RELATIVE, (1.1, 1.0)),
+    ("nan", RELATIVE, (NAN, 1.0)),
+    ("1.00000002", functools.partial(check.close, relative=1e-9), (1 + 2e-8, 1.0, "not rounded to float32")),
+    ("at most 1.95 KiB", check.at_most, (Bytes(3000), Bytes(2000), "the peak")),
+    ("at least 2", check.at_least, (1, 2, "points")),
+    *[("nonsense", check.at_most, (bad, 5.0, "nonsense")) for bad in (NAN, None, True, "3", Yes())],
+    *[("a fact", check.that, (bad, "a fact")) for bad in (1, "yes", Yes(), torch.tensor(True), None, False)],
+    ("half(3) raised an error", half, ("return x / 0",)),
+    ("ZeroDivisionError", half, ("return x / 0",)),
+    ("line 3 of half: y = x / 0", half, ("y = x / 0\n    return y",)),
+    ("half is not written yet", half, ("raise NotImplementedError",)),
+    ("NotImplementedError: Could not run", half, ("return torch.ones(3).to_sparse().cummax(0)",)),  # PyTorch's own
+    ("SystemExit", half, ("sys.exit(0)",)),
+    ("it returned 1", check.raises, (ValueError, picky, 1)),
+    ("ValueError", check.raises, (TypeError, picky, -1)),
+    ("not written yet", check.raises, (RuntimeError, stub, 1)),
+    ("forever()", within, (0.2, forever)),
+    ("an answer within 0.2 s", within, (0.2, forever)),
+    ("stopped after 0.2 s", within, (0.2, forever)),
+    ("the loop", functools.partial(within, look="the loop"), (0.2, forever)),
+    ("ZeroDivisionError", within, (30, lambda: 1 / 0)),
+    ("not written yet", within, (30, stub)),
+    ("rank 0 waits in all_reduce", check.on_ranks, (deadlock, ONES)),
+    ("not written yet", check.traffic, (stub, ONES)),
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_does_not_hold_is_refused_and_told(what: str) -> None:
-    assert_refused(REFUSED[what])
+@pytest.mark.parametrize(("words", "judge", "given"), REFUSED)
+def test_what_does_not_hold_is_refused_and_told(
+    words: str, judge: Callable[..., object], given: tuple[Any, ...]
+) -> None:
+    assert words in refused(judge, *given)
 
 
 def test_a_quick_answer_is_returned_and_no_timer_stays() -> None:
@@ -225,7 +206,7 @@ def test_a_quick_answer_is_returned_and_no_timer_stays() -> None:
 
 
 def test_what_is_right_is_returned_or_left_in_peace() -> None:
-    assert half("return x / 2")() == 1.5
+    assert half("return x / 2") == 1.5
     check.raises(ValueError, picky, -1)
 
 

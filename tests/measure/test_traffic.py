@@ -95,7 +95,7 @@ def on_rank(name: str, elements: int) -> TrafficAccount:
     return sent
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.nightly), 4])
+@pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_a_collective_sends_its_share(name, world_size):
     elements = 12 * (N // 12)  # so that it splits evenly

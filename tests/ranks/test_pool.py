@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 from course_kit import ranks
 from course_kit.ranks._processes import packing
-from tests.ranks.conftest import Cell, alive
+from tests.ranks.conftest import Cell, alive, define
 
 
 def test_what_lies_on_a_gpu_goes_to_the_receivers_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,55 +29,31 @@ def test_what_lies_on_a_gpu_goes_to_the_receivers_own_device(monkeypatch: pytest
     assert value.requires_grad and value.is_leaf
 
 
-USES = """
-    def helper():
-        return guard
-
-    def f():
-        return helper()
-    """
 LOCK = threading.Lock()
-REFUSED: dict[str, tuple[Callable[[Cell], object], str]] = {
-    **{
-        f"world_size={size!r}": (lambda _, size=size: ranks.run(int, world_size=size), words)
-        for size, words in [
-            (0, "at least 1 rank"),
-            (-3, "at least 1 rank"),
-            (200, "at most 64"),
-            (2.0, "whole number"),
-            (True, "whole number"),
-            ("4", "whole number"),
-        ]
-    },
-    **{
-        f"timeout_s={limit!r}": (lambda _, limit=limit: ranks.run(int, timeout_s=limit), "timeout_s")
-        for limit in (0, -1, math.nan, math.inf, None, "60")
-    },
+USES = define("def helper():\n    return guard\n\ndef f():\n    return helper()", guard=LOCK)
+REFUSED: list[tuple[str, Callable[[], object]]] = [
+    *[("at least 1 rank", partial(ranks.run, int, world_size=size)) for size in (0, -3)],
+    ("at most 64", partial(ranks.run, int, world_size=200)),
+    *[("whole number", partial(ranks.run, int, world_size=size)) for size in (2.0, True, "4")],
+    *[("timeout_s", partial(ranks.run, int, timeout_s=limit)) for limit in (0, -1, math.nan, math.inf, None, "60")],
     # NCCL itself would say "duplicate GPU" or "invalid device ordinal", in a rank, later.
-    "too few GPUs": (
-        lambda _: ranks.Ranks(64, backend="nccl"),
-        r"each of the 64 ranks .* can use \d+; .* gloo moves the tensors",
-    ),
-    "a lock as an argument": (
-        lambda cell: ranks.run(cell("def f(batch, queue): return 1"), 1, LOCK),
+    (r"each of the 64 ranks .* can use \d+; .* gloo moves the tensors", partial(ranks.Ranks, 64, backend="nccl")),
+    (
         "^the argument 'queue' cannot be shipped to the ranks: it is a lock",
+        partial(ranks.run, define("def f(batch, queue): return 1"), 1, LOCK),
     ),
-    "a lock that a helper uses": (
-        lambda cell: ranks.run(cell(USES, guard=LOCK)),
-        r"^the global variable 'guard', which helper\(\) uses, cannot",
-    ),
-    "a lock that is enclosed": (
-        lambda cell: (lambda lock: ranks.run(lambda: lock))(LOCK),
+    (r"^the global variable 'guard', which helper\(\) uses, cannot", partial(ranks.run, USES)),
+    (
         r"^the enclosed variable 'lock', which <lambda>\(\) uses, cannot",
+        (lambda lock: partial(ranks.run, lambda: lock))(LOCK),
     ),
-}
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_makes_no_sense_or_cannot_be_shipped_is_refused(cell: Cell, what: str) -> None:
-    call, words = REFUSED[what]
+@pytest.mark.parametrize(("words", "call"), REFUSED)
+def test_what_makes_no_sense_or_cannot_be_shipped_is_refused(words: str, call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=words):
-        call(cell)
+        call()
 
 
 def test_results_come_in_rank_order_after_a_refusal(cell: Cell) -> None:
@@ -127,15 +104,8 @@ def test_tensors_modules_and_containers_are_shipped_both_ways(cell: Cell, value:
 
 def test_an_attribute_that_is_called_like_a_module_of_torch_travels(cell: Cell) -> None:
     importlib.import_module("torch.distributed.config")  # which many a module of torch does
-    fn = cell("""
-        class Layer:
-            def __init__(self):
-                self.config = dist.get_rank()
-
-        def f():
-            return Layer().config
-        """)
-    assert ranks.run(fn, world_size=2) == [0, 1]
+    layer = "class Layer:\n    def __init__(self): self.config = dist.get_rank()\n\ndef f(): return Layer().config"
+    assert ranks.run(cell(layer), world_size=2) == [0, 1]
 
 
 def test_a_rank_may_not_start_ranks(cell: Cell) -> None:
@@ -261,13 +231,8 @@ def test_processes_stay_between_calls_and_end_with_the_pool_also_a_forgotten_one
 
 
 def test_device_is_the_cpu_here(cell: Cell) -> None:
-    fn = cell("""
-        def f():
-            from course_kit import ranks
-            ranks.init()  # joined already: nothing to do
-            return str(ranks.device())
-        """)
-    assert ranks.run(fn, world_size=2, diagnose=False)[0] in ("cpu", "cuda:0")
+    joined_already = "def f():\n    from course_kit import ranks\n    ranks.init()\n    return str(ranks.device())"
+    assert ranks.run(cell(joined_already), world_size=2, diagnose=False)[0] in ("cpu", "cuda:0")
 
 
 @pytest.mark.gpu
