@@ -13,7 +13,7 @@ from course_kit.units import Bytes
 from tests.checks.conftest import refused
 
 
-def everyone(tensor: torch.Tensor, barrier: bool = False) -> None:
+def everyone(tensor: torch.Tensor, barrier: bool = False) -> int:
     """Rank r sends r + 1 elements to each other rank, and once more to rank 0."""
     me, p = dist.get_rank(), dist.get_world_size()
     others = [rank for rank in range(p) if rank != me]
@@ -25,11 +25,14 @@ def everyone(tensor: torch.Tensor, barrier: bool = False) -> None:
         each.wait()
     if barrier:
         dist.barrier()
+    return me
 
 
 @pytest.fixture(scope="module")
 def accounts() -> list[TrafficAccount]:
-    return check.traffic(everyone, torch.zeros(4), world_size=4)[1]
+    results, accounts = check.traffic(everyone, torch.zeros(4), world_size=4)
+    assert results == [0, 1, 2, 3]
+    return accounts
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_a_record_closes_when_the_block_raises_and_leaves_nothing_behind():
         raise RuntimeError("by design")
     before = record.after
     torch.zeros(10_000)
-    assert record.timeline.phases, "the first one went on"
+    assert record.peak.total > record.before.total, "the first one went on"
     assert record.now == before and not MemoryRecord.is_open
     assert torch.UntypedStorage.resize_ is resize
     assert not model._forward_hooks and not model.weight._post_accumulate_grad_hooks
