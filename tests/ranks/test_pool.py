@@ -31,11 +31,13 @@ def test_what_lies_on_a_gpu_goes_to_the_receivers_own_device(monkeypatch: pytest
 
 LOCK = threading.Lock()
 USES = define("def helper():\n    return guard\n\ndef f():\n    return helper()", guard=LOCK)
+NO_SIZES: tuple[Any, ...] = (2.0, True, "4")
+NO_LIMITS: tuple[Any, ...] = (0, -1, math.nan, math.inf, None, "60")
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     *[("at least 1 rank", partial(ranks.run, int, world_size=size)) for size in (0, -3)],
     ("at most 64", partial(ranks.run, int, world_size=200)),
-    *[("whole number", partial(ranks.run, int, world_size=size)) for size in (2.0, True, "4")],
-    *[("timeout_s", partial(ranks.run, int, timeout_s=limit)) for limit in (0, -1, math.nan, math.inf, None, "60")],
+    *[("whole number", partial(ranks.run, int, world_size=size)) for size in NO_SIZES],
+    *[("timeout_s", partial(ranks.run, int, timeout_s=limit)) for limit in NO_LIMITS],
     # NCCL itself would say "duplicate GPU" or "invalid device ordinal", in a rank, later.
     (r"each of the 64 ranks .* can use \d+; .* gloo moves the tensors", partial(ranks.Ranks, 64, backend="nccl")),
     (
