@@ -1,7 +1,5 @@
 """Tables: one layout as text and as HTML, and at hand without the rest of the library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -42,23 +40,17 @@ def test_text_stands_in_columns_without_spaces_at_the_end() -> None:
     text = "        bytes  share\na <b>   1,024    9 %\nlonger      8"
     assert tables.as_text(HEADER, ROWS) == text
     assert tables.as_text(HEADER, []) == "  bytes  share"
+    with pytest.raises(ValueError, match="shorter"):
+        tables.as_text(HEADER, [("a", "1")])
 
 
-def test_html_has_the_same_cells_and_names_columns_and_rows() -> None:
+def test_html_has_the_same_cells_names_columns_and_rows_and_outlines_a_marked_row() -> None:
     cells = Cells(tables.as_html(HEADER, ROWS))
     assert cells.rows == [list(HEADER), *map(list, ROWS)]
     assert cells.scopes == ["col", "col", "col", "row", "row"]
-
-
-def test_a_marked_row_is_outlined() -> None:
     first, second = tables.as_html(HEADER, ROWS, marked=[1]).split("<tr")[2:]
     assert "outline" not in first and "outline" in second
     assert second.endswith("</table></div>")
-
-
-def test_a_row_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        tables.as_text(HEADER, [("a", "1")])
 
 
 def test_what_renders_itself_has_one_layout() -> None:
@@ -69,6 +61,6 @@ def test_what_renders_itself_has_one_layout() -> None:
 
 
 def test_compare_and_tables_do_not_wait_for_what_measures() -> None:
-    code = "import sys, course_kit.compare; print([name for name in sys.modules if name.startswith('course_lib.me')])"
+    code = "import sys, course_kit.compare; print([name for name in sys.modules if name.startswith('course_kit.m')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

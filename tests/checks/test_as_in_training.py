@@ -1,7 +1,5 @@
 """Answers that are right once, with kind numbers: each loses when it is called as training calls it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -22,71 +20,47 @@ def case(seed: int, dtype: torch.dtype, scale: float = 1.0) -> Case:
     return Case((x.requires_grad_(),), x.detach().square().sum(), {0: -4 * x.detach()}, upstream)
 
 
-class Squares(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.square().sum()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return 2 * ctx.saved_tensors[0] * grad
+KEPT: dict[Any, Tensor] = {}  # by shape, and the last one
 
 
-KEPT: dict[Any, Tensor] = {}  # by shape
+def squares(backward: Callable[[Tensor, Tensor], Any] = lambda x, grad: 2 * x * grad) -> Callable[[Tensor], Any]:
+    """The sum of squares, with a backward of x and the gradient that comes into it."""
+
+    class Squares(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            KEPT["last"] = x.detach()
+            return x.square().sum()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            return backward(ctx.saved_tensors[0], *grads)
+
+    return Squares.apply
 
 
-class InPlace(Squares):
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad.mul_(2) * ctx.saved_tensors[0]
-
-
-class Replaces(Squares):
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        x = ctx.saved_tensors[0]
-        x.grad = 2 * x * grad
-
-
-class OneSlot(Squares):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        KEPT["last"] = x.detach()
-        return x.square().sum()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return 2 * KEPT["last"] * grad
-
-
-class OnEmptyMemory(Squares):
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return 2 * ctx.saved_tensors[0] * grad + 0 * torch.empty_like(grad)
-
-
-def with_empty_memory(x: Tensor) -> Tensor:
-    return Squares.apply(x) + 0 * torch.empty(1, dtype=x.dtype)[0]
-
-
+right = squares()
 WRONG: dict[str, tuple[Callable[[Tensor], Any], str]] = {
-    "state": (lambda x: Squares.apply(x) * (KEPT.setdefault(x.shape, x.detach())[0, 0] / x.detach()[0, 0]), "call 2"),
-    "strides": (lambda x: Squares.apply(x.view(-1)), "view size is not compatible"),
-    "upstream": (InPlace.apply, "the gradient that comes into backward"),
-    "gradients that are there": (Replaces.apply, "what came in addition"),
-    "memory": (with_empty_memory, "memory that nobody has filled"),
-    "memory, backward": (OnEmptyMemory.apply, "memory that nobody has filled"),
-    "one slot": (OneSlot.apply, "call 1 in .* what came in addition"),
-    "narrow": (lambda x: Squares.apply(x.float()).to(x.dtype), "rounding or an epsilon"),
-    "dtype": (lambda x: Squares.apply(x).double(), "the dtype"),
-    "a float": (lambda x: Squares.apply(x).item(), "the type of what is returned"),
-    "cut": (lambda x: Squares.apply(x).detach(), "the thread to the leaves is cut"),
+    "state": (lambda x: right(x) * (KEPT.setdefault(x.shape, x.detach())[0, 0] / x.detach()[0, 0]), "call 2"),
+    "strides": (lambda x: right(x.view(-1)), "view size is not compatible"),
+    "upstream": (squares(lambda x, grad: grad.mul_(2) * x), "the gradient that comes into backward"),
+    "gradients that are there": (squares(lambda x, grad: setattr(x, "grad", 2 * x * grad)), "what came in addition"),
+    "memory": (lambda x: right(x) + 0 * torch.empty(1, dtype=x.dtype)[0], "memory that nobody has filled"),
+    "memory, backward": (
+        squares(lambda x, grad: 2 * x * grad + 0 * torch.empty_like(grad)),
+        "memory that nobody has filled",
+    ),
+    "one slot": (squares(lambda x, grad: 2 * KEPT["last"] * grad), "call 1 in .* what came in addition"),
+    "narrow": (lambda x: right(x.float()).to(x.dtype), "rounding or an epsilon"),
+    "dtype": (lambda x: right(x).double(), "the dtype"),
+    "a float": (lambda x: right(x).item(), "the type of what is returned"),
+    "cut": (lambda x: right(x).detach(), "the thread to the leaves is cut"),
 }
 
 
 def test_a_right_answer_passes_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    as_in_training(Squares.apply, case, [*WAYS, {"seed": 5, "dtype": torch.float64, "scale": 1e4}])
+    as_in_training(right, case, [*WAYS, {"seed": 5, "dtype": torch.float64, "scale": 1e4}])
     assert capsys.readouterr().out == ""
 
 

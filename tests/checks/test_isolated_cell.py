@@ -1,7 +1,5 @@
 """A check's names: an answer cannot read them while it runs, and they are gone afterwards, but for those it keeps."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

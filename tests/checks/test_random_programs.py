@@ -1,7 +1,5 @@
 """Random lives: what they find, how short it is when it is said, and what they leave behind."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whoever communicates, `measure.traffic` counts it and `measure.timeline` draws it by the same name, on real ranks."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 
@@ -47,20 +45,25 @@ def waited(start: Callable[..., torch.Tensor], *args: object) -> Callable[[], ob
     return lambda: start(torch.ones(8), *args, group=dist.group.WORLD).wait()  # type: ignore[attr-defined]
 
 
-STEPS: dict[str, Callable[[], Callable[[], object]]] = {
-    "tensor_parallel": tensor_parallel,
-    "sharded": sharded,
-    "functional all_reduce": lambda: waited(functional.all_reduce, "sum"),
-    "functional all_gather": lambda: waited(functional.all_gather_tensor, 0),
-    "functional reduce_scatter": lambda: waited(functional.reduce_scatter_tensor, "sum", 0),
-    "functional all_to_all": lambda: waited(functional.all_to_all_single, None, None),
-    "functional broadcast": lambda: waited(functional.broadcast, 0),
-    "reduce_scatter": lambda: lambda: dist.reduce_scatter(torch.ones(4), list(torch.ones(2, 4))),
+N_BYTES, WEIGHTS_BYTES = 4 * TOKENS * WIDTH, 4 * 2 * WIDTH * HIDDEN
+STEPS: dict[str, tuple[Callable[[], Callable[[], object]], dict[str, int]]] = {  # name → what makes the step; its bytes
+    # of 2 ranks, each sends 2(p-1)/p = 1 tensor: the output, and the input's gradient
+    "tensor_parallel": (tensor_parallel, {"all_reduce": 2 * N_BYTES}),
+    "sharded": (sharded, {"all_gather": WEIGHTS_BYTES // 2, "reduce_scatter": WEIGHTS_BYTES // 2}),
+    "functional all_reduce": (lambda: waited(functional.all_reduce, "sum"), {"all_reduce": 32}),
+    "functional all_gather": (lambda: waited(functional.all_gather_tensor, 0), {"all_gather": 32}),
+    "functional reduce_scatter": (lambda: waited(functional.reduce_scatter_tensor, "sum", 0), {"reduce_scatter": 16}),
+    "functional all_to_all": (lambda: waited(functional.all_to_all_single, None, None), {"all_to_all": 16}),
+    "functional broadcast": (lambda: waited(functional.broadcast, 0), {"broadcast": 32}),
+    "reduce_scatter": (
+        lambda: lambda: dist.reduce_scatter(torch.ones(4), list(torch.ones(2, 4))),
+        {"reduce_scatter": 16},
+    ),
 }
 
 
 def recorded(name: str) -> tuple[TrafficAccount, measure.RankTimeline]:
-    step = STEPS[name]()
+    step = STEPS[name][0]()
     with measure.timeline() as record, measure.traffic() as sent:
         step()
     return sent, record
@@ -72,24 +75,10 @@ def found() -> dict[str, tuple[TrafficAccount, measure.RankTimeline]]:
     return {name: ranks.run(recorded, name, world_size=2)[0] for name in STEPS}
 
 
-N_BYTES = 4 * TOKENS * WIDTH
-WEIGHTS_BYTES = 4 * 2 * WIDTH * HIDDEN
-EXPECTED = {
-    "tensor_parallel": {"all_reduce": 2 * N_BYTES},  # of 2 ranks, each sends 2(p-1)/p = 1 tensor: output, input's grad
-    "sharded": {"all_gather": WEIGHTS_BYTES // 2, "reduce_scatter": WEIGHTS_BYTES // 2},
-    "functional all_reduce": {"all_reduce": 32},
-    "functional all_gather": {"all_gather": 32},
-    "functional reduce_scatter": {"reduce_scatter": 16},
-    "functional all_to_all": {"all_to_all": 16},
-    "functional broadcast": {"broadcast": 32},
-    "reduce_scatter": {"reduce_scatter": 16},
-}
-
-
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_counted_and_drawn_by_the_same_names(name, found):
     sent, record = found[name]
-    assert dict(sent.modelled_bytes) == EXPECTED[name]
+    assert dict(sent.modelled_bytes) == STEPS[name][1]
     drawn = [event.name for event in record.of(0, "send")]
     assert {each: drawn.count(each) for each in drawn} == dict(sent.messages)
     assert {event.name for event in record.of(0, "wait")} == set(sent.messages)

@@ -1,7 +1,5 @@
 """`measure.flops` against hand counts, `predict`, and the same model with attention written out."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +18,14 @@ from course_lib.predict.flops import forward_flops
 from course_lib.train.step import train_step
 
 
-def test_a_matrix_product_is_two_operations_a_multiply_add():
+def test_a_matrix_product_is_two_operations_a_multiply_add_and_the_table_shows_shares_and_the_total():
     with measure.flops() as counted:
         _ = torch.ones(3, 4) @ torch.ones(4, 5)
-    assert counted.total == 2 * 3 * 4 * 5 and isinstance(counted.total, Flops)
-    assert counted.by_operation == {"mm": 120}
+        torch.bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))
+    assert counted.total == 3 * (2 * 3 * 4 * 5) and isinstance(counted.total, Flops)
+    assert list(counted.by_operation.items()) == [("bmm", 240), ("mm", 120)]
+    text = repr(counted)
+    assert "66.7%" in text and "360 FLOP" in text and "<table>" in counted._repr_html_()
 
 
 def test_cpu_attention_is_counted_forward_and_backward():
@@ -52,15 +53,19 @@ def test_a_grouped_product_counts_as_its_parts_do_forward_and_backward():
 
 
 @pytest.mark.parametrize("attention", ["explicit", "fused"])
-def test_a_step_of_the_gpt_is_what_predict_says(attention):
+def test_a_step_of_the_gpt_is_what_predict_says_whatever_else_is_measured(attention):
     config = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=24, attention=attention)
     model = GPT(config)
     batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
     with torch.no_grad(), measure.flops() as forward:
         model(*batch)
     assert forward.total == forward_flops(Setup(config, 3, 24))
-    with measure.flops() as step, measure.MatrixProducts() as ours:
-        train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with measure.memory(model) as alone:
+        train_step(model, optimizer, batch)
+    with measure.flops() as step, measure.MatrixProducts() as ours, measure.memory(model) as record, measure.traffic():
+        train_step(model, optimizer, batch)
+    assert record.peak == alone.peak, "the measurements go together"
     # the fused backward computes the scores a second time: one product of the forward pass's two
     again = config.layers * 2 * 3 * 24 * 24 * 32 if attention == "fused" else 0
     assert step.total == ours.flops == predict.step_flops(Setup(config, 3, 24)) + again
@@ -104,27 +109,6 @@ def test_a_backward_that_calls_autograd_grad():
             x = Again.apply(layer, x)
         x.sum().backward()
     assert counted.total == 3 * 2 * (2 * 4 * 8 * 8), "forward, forward again, and the gradient of x alone; two layers"
-
-
-def test_counting_goes_together_with_the_other_measurements():
-    model = GPT(GPTConfig(layers=1, width=32, heads=4, vocab_size=50, context=24))
-    batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with measure.memory(model) as alone:
-        train_step(model, optimizer, batch)
-    with measure.flops() as counted, measure.memory(model) as record, measure.traffic():
-        train_step(model, optimizer, batch)
-    assert counted.total == predict.step_flops(Setup(model.config, 3, 24))
-    assert record.peak == alone.peak
-
-
-def test_the_table_shows_shares_and_the_total():
-    with measure.flops() as counted:
-        _ = torch.ones(3, 4) @ torch.ones(4, 5)
-        torch.bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))
-    text = repr(counted)
-    assert list(counted.by_operation) == ["bmm", "mm"] and "66.7%" in text and "360 FLOP" in text
-    assert "<table>" in counted._repr_html_()
 
 
 class Multiplies(threading.Thread):

@@ -1,7 +1,5 @@
 """`measure.memory` against what is known to the byte: sizes, hand counts, autograd's own saved tensors, MemTracker."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -12,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from course_kit import measure, ranks
 from course_kit.accounts import MemoryAccount
@@ -122,7 +122,13 @@ def test_a_hand_count():
     assert record.after.temporaries == 4 * (8 * 10 + 8 * 5)
 
 
-def test_one_storage_counts_once_however_many_tensors_view_it():
+def test_one_storage_counts_once_however_many_tensors_view_it_or_names_a_weight_has():
+    tied, untied = (GPT(GPTConfig(1, 16, 2, 31, 32, tied=tied)) for tied in (True, False))
+    with measure.memory(tied) as record:
+        pass
+    with measure.memory(untied) as other:
+        pass
+    assert other.before.parameters - record.before.parameters == 4 * 31 * 16
     with measure.memory() as record:
         x = torch.zeros(1000)
         views = [x[:10], x.view(10, 100), x.t(), x.detach(), nn.Parameter(x)]
@@ -131,15 +137,6 @@ def test_one_storage_counts_once_however_many_tensors_view_it():
         assert record.now.total == 4000
         del views
         assert record.now.total == 0
-
-
-def test_tied_weights_count_once():
-    tied, untied = (GPT(GPTConfig(1, 16, 2, 31, 32, tied=tied)) for tied in (True, False))
-    with measure.memory(tied) as record:
-        pass
-    with measure.memory(untied) as other:
-        pass
-    assert other.before.parameters - record.before.parameters == 4 * 31 * 16
 
 
 def test_resizing_in_place_is_followed():
@@ -155,6 +152,11 @@ def test_resizing_in_place_is_followed():
 
 def test_everything_made_inside_is_found_without_being_given():
     with measure.memory() as record:
+        model = GPT(SMALL, device="meta")
+        assert record.now.total == 0, "meta tensors have no bytes"
+        model.to_empty(device="cpu")
+    assert record.after.total == nbytes_of(model.parameters())
+    with measure.memory() as record:
         model = nn.Linear(10, 10)
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.randn(4, 10)).sum().backward()
@@ -163,23 +165,19 @@ def test_everything_made_inside_is_found_without_being_given():
     assert record.after.optimizer == 2 * 4 * 110 + 2 * 4
 
 
-def test_a_model_from_before_that_is_only_called_counts_from_the_start():
-    model = nn.Linear(10, 10)
+def test_a_model_or_a_weight_from_before_that_is_only_used_counts_from_the_start():
+    model, w, x = nn.Linear(10, 10), torch.randn(10, 10, requires_grad=True), torch.randn(4, 10)
     with measure.memory() as record:
-        model(torch.randn(4, 10))
+        model(x)
     assert record.before.parameters == record.after.parameters == 440
-
-
-def test_weights_without_a_module():
-    w, x = torch.randn(10, 10, requires_grad=True), torch.randn(4, 10)
+    with measure.memory() as record:
+        (x @ w).sum()
+    assert record.after.parameters == 400
     optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
     with measure.memory(optimizer=optimizer) as record:
         (x @ w).sum().backward()
         optimizer.step()
     assert record.after.parameters == record.after.gradients == record.after.optimizer == 400
-    with measure.memory() as record:
-        (x @ w).sum()
-    assert record.after.parameters == 400
 
 
 def test_an_optimizers_own_copy_of_the_weights_is_its_state():
@@ -193,14 +191,6 @@ def test_an_optimizers_own_copy_of_the_weights_is_its_state():
         optimizer.step()
     assert record.after.parameters == 200 and record.after.optimizer == 400
     assert record.after.gradients == 200 + 400
-
-
-def test_meta_tensors_have_no_bytes_and_a_model_that_materialises_has():
-    with measure.memory() as record:
-        model = GPT(SMALL, device="meta")
-        assert record.now.total == 0
-        model.to_empty(device="cpu")
-    assert record.after.total == nbytes_of(model.parameters())
 
 
 def test_double_backward_and_retained_graphs():
@@ -222,9 +212,6 @@ def test_double_backward_and_retained_graphs():
 
 def sharded_step() -> tuple[MemoryAccount, MemoryAccount, int]:
     """A step under PyTorch's FSDP: parameters are DTensors, weights are gathered and freed by resizing storages."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     model = GPT(SMALL)
     whole = nbytes_of(model.parameters())
     mesh = init_device_mesh("cpu", (2,))
@@ -255,6 +242,7 @@ def test_weights_that_were_computed_are_asked_for_no_gradient():
     assert part.grad is not None and record.now.gradients == 0
 
 
+@pytest.mark.timed
 def test_watching_costs_at_most_half_a_step():
     """In a process of its own, or the shape checks of the test run would be measured, too; in processor time, which
     depends little on who else is busy on this machine. Little is not nothing: one of five measurements has to show

@@ -1,7 +1,6 @@
 """The record of `measure.memory`: phases, timeline, names, tables, and that watching disturbs nothing."""
 
-from __future__ import annotations
-
+import contextlib
 import gc
 import weakref
 from pathlib import Path
@@ -34,24 +33,22 @@ def test_phases_come_in_order_and_the_accounts_at_their_ends_are_right():
     assert record.end_of("forward", 1).optimizer == record.end_of("optimizer step").optimizer > 2 * weights
     with pytest.raises(ValueError, match="no phase 'forward' number 2 .* it has: forward, backward"):
         record.end_of("forward", 2)
+    weight = torch.randn(8, 8, requires_grad=True)
+    with measure.memory() as functional:  # no module
+        F.gelu(torch.ones(4, 8) @ weight).sum().backward()
+    assert [p.name for p in functional.timeline.phases] == ["forward", "backward"]
 
 
-def test_gradients_that_are_dropped_before_anyone_asks_were_gradients():
-    model = nn.Linear(10, 10)
-    with measure.memory(model) as record:
-        for _ in range(2):
-            model(torch.ones(1, 10)).sum().backward()
-            model.zero_grad(set_to_none=True)
-    assert record.timeline["gradients"].max() == 440 and record.after.gradients == 0
-
-
-def test_state_that_is_dropped_before_the_end_was_state():
+def test_what_is_dropped_before_anyone_asks_was_there():
     model = nn.Linear(10, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with measure.memory(model, optimizer) as record:
-        model(torch.ones(1, 10)).sum().backward()
-        optimizer.step()
-        optimizer.state.clear()
+        for _ in range(2):
+            model(torch.ones(1, 10)).sum().backward()
+            optimizer.step()
+            model.zero_grad(set_to_none=True)
+            optimizer.state.clear()
+    assert record.timeline["gradients"].max() == 440 and record.after.gradients == 0
     assert record.end_of("optimizer step").optimizer == 440 and record.after.optimizer == 0
 
 
@@ -68,15 +65,20 @@ def test_a_result_that_autograd_keeps_is_an_activation_from_birth_and_until_it_i
     assert kept_by_me.activations == 0 and kept_by_me.temporaries >= 4000 and len(y)
 
 
-def test_the_timeline_holds_every_account():
+def test_the_timeline_holds_every_account_and_tables_show_them():
     model = GPT(SMALL)
     with measure.memory(model) as record:
         model(*batch_of(SMALL)).backward()
+        assert "now" in repr(record)
     timeline = record.timeline
     assert timeline.bytes.shape == (len(timeline), 5) and (timeline.bytes >= 0).all()
     assert timeline.account(timeline.peak_row) == record.peak
     assert timeline["activations"].max() == record.end_of("forward").activations
     assert record.peak.total == timeline.bytes.sum(axis=1).max()
+    text, page = repr(record), record._repr_html_()
+    words = "at entry", "after forward", "peak (backward)", "at exit", "activations", f"{record.peak.total:.2MiB}"
+    assert all(word in text and word in page for word in words)
+    assert page.count("<tr") == 5 and "<table>" in record.largest()._repr_html_()
 
 
 def test_the_largest_blocks_have_names():
@@ -128,49 +130,36 @@ def test_lines_of_the_courses_own_packages_belong_to_their_callers(package):
 def test_a_record_closes_when_the_block_raises_and_leaves_nothing_behind():
     model, resize = nn.Linear(3, 3), torch.UntypedStorage.resize_
     with pytest.raises(RuntimeError, match="by design"), measure.memory(model) as record:
+        with pytest.raises(ValueError, match="already open"), measure.memory():  # a second record is refused
+            pass
         model(torch.ones(1, 3))
         raise RuntimeError("by design")
     before = record.after
     torch.zeros(10_000)
+    assert record.peak.total > record.before.total, "the first one went on"
     assert record.now == before and not MemoryRecord.is_open
     assert torch.UntypedStorage.resize_ is resize
     assert not model._forward_hooks and not model.weight._post_accumulate_grad_hooks
     with measure.memory(model) as again:
-        pass
-    assert again.before.parameters == 48
-
-
-def test_a_module_that_raises_does_not_confuse_the_next_one():
-    model = nn.Linear(3, 3)
-    with measure.memory(model) as record:
         with pytest.raises(RuntimeError, match="shapes"):
             model(torch.ones(1, 4))
         kept = torch.ones(1000)
         model(torch.ones(1, 3)).sum().backward()
-    assert record.after.gradients == 48 and len(kept)
-    assert "Linear" not in record.largest(1, at="now")[0].name  # it was made after the module had ended
+    assert again.before.parameters == again.after.gradients == 48 and len(kept)
+    assert "Linear" not in again.largest(1, at="now")[0].name  # it was made after the module had ended
 
 
-def test_a_second_record_inside_is_refused_and_the_first_goes_on():
-    with measure.memory() as record:
-        with pytest.raises(ValueError, match="already open"), measure.memory():
-            pass
-        kept = torch.zeros(100)
-    assert record.after.total == 400 and kept is not None
-
-
-def test_watching_changes_neither_results_nor_lifetimes():
-    batch = batch_of(SMALL)
-    losses = []
-    for watched in (False, True):
+def test_watching_changes_no_result():
+    batch, losses = batch_of(SMALL), []
+    for watch in (lambda *_: contextlib.nullcontext(), measure.memory):
         model = GPT(SMALL, seed=1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        if watched:
-            with measure.memory(model, optimizer):
-                losses.append([train_step(model, optimizer, batch).item() for _ in range(3)])
-        else:
+        with watch(model, optimizer):
             losses.append([train_step(model, optimizer, batch).item() for _ in range(3)])
     assert losses[0] == losses[1]
+
+
+def test_watching_holds_no_graph():
     gc.collect()
     gc.disable()  # without the collector's help: no cycle may hold the graph
     try:
@@ -184,20 +173,15 @@ def test_watching_changes_neither_results_nor_lifetimes():
         gc.enable()
 
 
-def test_a_tensor_that_was_changed_after_it_was_saved_is_still_an_error():
+def test_autograd_does_as_without_a_record():
     with measure.memory():
         x = torch.randn(10, requires_grad=True)
         y = x.exp()
         y.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
-
-
-def test_a_graph_that_outlives_the_record_still_works():
-    x = torch.ones(10, requires_grad=True)
-    with measure.memory():
-        y = x.exp().sum()
-    y.backward()
+        z = x.exp().sum()
+    z.backward()  # the graph outlives the record
     assert x.grad is not None and torch.allclose(x.grad, x.exp())
 
 
@@ -222,28 +206,3 @@ def test_another_saved_tensors_hook_inside_keeps_working():
         y.sum().backward()
     assert checkpointed.end_of("forward").activations < plain.end_of("forward").activations
     assert checkpointed.end_of("backward").activations == 0
-
-
-def test_functional_code_without_modules_has_phases_too():
-    w = torch.randn(8, 8, requires_grad=True)
-    with measure.memory() as record:
-        F.gelu(torch.ones(4, 8) @ w).sum().backward()
-    assert [p.name for p in record.timeline.phases] == ["forward", "backward"]
-
-
-def test_the_tables_show_the_accounts():
-    model = GPT(SMALL)
-    with measure.memory(model) as record:
-        model(*batch_of(SMALL)).backward()
-        assert "now" in repr(record)
-    text, page = repr(record), record._repr_html_()
-    for word in (
-        "at entry",
-        "after forward",
-        "peak (backward)",
-        "at exit",
-        "activations",
-        f"{record.peak.total:.2MiB}",
-    ):
-        assert word in text and word in page
-    assert page.count("<tr") == 5 and "<table>" in record.largest()._repr_html_()

@@ -17,89 +17,6 @@ from course_lib.parallel import BucketedDataParallel
 from course_pages.lesson07.pictures import rank_timeline
 
 
-def late_rank(skew_s=0.0):
-    """Rank 1 comes a second late to an all-reduce; then rank 0 sends it something."""
-    module: Any = importlib.import_module("course_kit.measure.timeline")
-    rank, before = dist.get_rank(), module._clock
-    with measure.timeline():
-        torch.ones(1)  # PyTorch imports a good deal when an operation is watched for the first time
-    module._clock = lambda: time.perf_counter() + skew_s * rank
-    try:
-        dist.barrier()
-        with measure.timeline() as record:
-            with record.span("work"):
-                time.sleep(1.0 * rank)
-            dist.all_reduce(torch.ones(1000))
-            if rank == 0:
-                dist.send(torch.ones(10), 1)
-            else:
-                dist.recv(torch.ones(10), 0)
-        return record
-    finally:
-        module._clock = before
-
-
-@pytest.mark.parametrize("skew_s", [0.0, 1000.0, -5.0])
-def test_the_early_rank_waits_for_the_late_one_whatever_their_clocks(skew_s):
-    record, other = ranks.run(late_rank, skew_s, world_size=2)
-    assert record.events == other.events and record.world_size == 2
-    (first, *_), (late, *_) = record.of(0, "wait"), record.of(1, "wait")
-    assert first.name == late.name == "all_reduce"
-    work = next(event for event in record.of(1, "compute") if event.name == "work")
-    assert work.end_s - work.start_s >= 1.0
-    assert first.start_s < work.end_s - 0.05 < first.end_s < work.end_s + 4  # it waits until the late one comes
-    assert late.start_s >= work.end_s - 1e-9
-    # Nobody's all-reduce ends before everybody's has begun: that would be an answer from the future.
-    assert first.end_s > late.start_s - 0.05 and late.end_s > first.start_s
-    assert record.of(0, "wait")[1].name == "send" and record.of(1, "wait")[1].name == "recv"
-    assert [event.name for event in record.of(0, "send")] == ["all_reduce", "send"]
-    assert [event.name for event in record.of(1, "send")] == ["all_reduce"]
-
-
-def test_a_rank_does_one_thing_at_a_time():
-    record = ranks.run(late_rank, world_size=2)[0]
-    for rank in (0, 1):
-        doing = sorted([*record.of(rank, "compute"), *record.of(rank, "wait")], key=lambda event: event.start_s)
-        assert all(a.end_s == pytest.approx(b.start_s, abs=1e-9) for a, b in zip(doing, doing[1:]))
-        total = record.seconds(rank, "compute") + record.seconds(rank, "wait")
-        assert total == pytest.approx(doing[-1].end_s - doing[0].start_s)
-    assert min(event.start_s for event in record.events) == 0
-
-
-def hidden_or_not(overlap):
-    """Two matrices are sent; with overlap the first one leaves while the second layer's backward pass sleeps."""
-
-    class Slow(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, *grads):
-            time.sleep(1.0)
-            return grads[0]
-
-    layers = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
-    replica = BucketedDataParallel(torch.nn.ModuleList(layers), bucket_bytes=2**14, overlap=overlap)
-    for _ in range(2):
-        with measure.timeline() as record:
-            loss = layers[1](Slow.apply(layers[0](torch.ones(1, 64)))).sum()
-            with record.span("backward"):
-                loss.backward()
-            replica.synchronize()
-    return record
-
-
-def test_overlap_is_visible():
-    together, after = (ranks.run(hidden_or_not, overlap, world_size=2)[0] for overlap in (True, False))
-    for rank in (0, 1):
-        span = next(event for event in together.of(rank, "compute") if event.name == "backward")
-        assert any(span.start_s < event.start_s < span.end_s - 0.5 for event in together.of(rank, "send"))
-        backward_end = max(event.end_s for event in after.of(rank, "compute") if event.name == "backward")
-        assert all(event.start_s >= backward_end for event in after.of(rank, "send"))
-    assert sum(together.hidden(rank) for rank in (0, 1)) > 0
-
-
 def made_up():
     return RankTimeline(
         [
@@ -152,28 +69,20 @@ def test_the_chart_has_a_bar_for_every_event_and_a_name_where_it_fits():
 
 
 def spans():
+    wait = dist.Work.wait
     with measure.timeline() as record, record.span("outer"):
         with record.span("inner"):
             pass
         torch.ones(2).add_(1)
     with pytest.raises(ValueError, match="which has ended"), record.span("late"):
         pass
-    return [event.name for event in record.of(0, "compute")]
-
-
-def test_an_inner_span_counts_and_the_outer_one_comes_back():
-    assert ranks.run(spans, world_size=1)[0] == ["compute", "outer", "inner", "outer", "compute"]
-
-
-def raises_inside():
-    wait = dist.Work.wait
     with pytest.raises(KeyError), measure.timeline():
         raise KeyError("mine")
-    return dist.Work.wait is wait
+    return [event.name for event in record.of(dist.get_rank(), "compute")], dist.Work.wait is wait
 
 
-def test_an_exception_passes_and_leaves_nothing_behind():
-    assert ranks.run(raises_inside, world_size=2) == [True, True]
+def test_an_inner_span_counts_and_the_outer_one_comes_back_and_nothing_stays_behind():
+    assert ranks.run(spans, world_size=2) == [(["compute", "outer", "inner", "outer", "compute"], True)] * 2
 
 
 def announced_and_recorded():
@@ -189,3 +98,95 @@ def announced_and_recorded():
 def test_the_diagnosis_and_a_timeline_leave_in_any_order():
     with ranks.Ranks(world_size=2, diagnose=False) as pool:
         assert pool.run(announced_and_recorded) == [(["all_reduce"], True)] * 2
+
+
+def late_rank(late_s: float, skew_s: float = 0.0) -> RankTimeline:
+    """Rank 1 comes late to an all-reduce; then rank 0 sends it something."""
+    module: Any = importlib.import_module("course_kit.measure.timeline")
+    rank, before = dist.get_rank(), module._clock
+    with measure.timeline():
+        torch.ones(1)  # PyTorch imports a good deal when an operation is watched for the first time
+    module._clock = lambda: time.perf_counter() + skew_s * rank
+    try:
+        dist.barrier()
+        with measure.timeline() as record:
+            with record.span("work"):
+                time.sleep(late_s * rank)
+            dist.all_reduce(torch.ones(1000))
+            if rank == 0:
+                dist.send(torch.ones(10), 1)
+            else:
+                dist.recv(torch.ones(10), 0)
+        return record
+    finally:
+        module._clock = before
+
+
+@pytest.mark.parametrize(
+    ("late_s", "skew_s"),
+    [
+        (0.05, 0.0),
+        (0.05, 1000.0),
+        *(pytest.param(1.0, skew_s, marks=pytest.mark.timed) for skew_s in (0.0, 1000.0, -5.0)),
+    ],
+)
+def test_the_early_rank_waits_for_the_late_one_whatever_their_clocks(late_s, skew_s):
+    record, other = ranks.run(late_rank, late_s, skew_s, world_size=2)
+    assert record.events == other.events and record.world_size == 2
+    names = {kind: [[event.name for event in record.of(r, kind)] for r in (0, 1)] for kind in ("wait", "send")}
+    assert [names["wait"][0][:2], names["wait"][1][:2]] == [["all_reduce", "send"], ["all_reduce", "recv"]]
+    assert names["send"] == [["all_reduce", "send"], ["all_reduce"]]
+    for rank in (0, 1):  # which does one thing at a time
+        doing = sorted([*record.of(rank, "compute"), *record.of(rank, "wait")], key=lambda event: event.start_s)
+        assert all(a.end_s == pytest.approx(b.start_s, abs=1e-9) for a, b in zip(doing, doing[1:]))
+        total = record.seconds(rank, "compute") + record.seconds(rank, "wait")
+        assert total == pytest.approx(doing[-1].end_s - doing[0].start_s)
+    assert min(event.start_s for event in record.events) == 0
+    assert max(event.end_s for event in record.events) < 500, "the clocks of the two ranks, laid over each other"
+    if late_s < 1:
+        return  # on a busy machine the early rank may be late
+    (first, *_), (late, *_) = record.of(0, "wait"), record.of(1, "wait")
+    work = next(event for event in record.of(1, "compute") if event.name == "work")
+    assert work.end_s - work.start_s >= late_s
+    assert first.start_s < work.end_s - 0.05 < first.end_s < work.end_s + 4  # it waits until the late one comes
+    assert late.start_s >= work.end_s - 1e-9
+    # Nobody's all-reduce ends before everybody's has begun: that would be an answer from the future.
+    assert first.end_s > late.start_s - 0.05 and late.end_s > first.start_s
+
+
+NAP_S = 0.2
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *grads):
+        time.sleep(NAP_S)
+        return grads[0]
+
+
+def hidden_or_not(overlap):
+    """Two matrices are sent; with overlap the first one leaves while the second layer's backward pass sleeps."""
+    layers = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+    replica = BucketedDataParallel(torch.nn.ModuleList(layers), bucket_bytes=2**14, overlap=overlap)
+    for _ in range(2):
+        with measure.timeline() as record:
+            loss = layers[1](Slow.apply(layers[0](torch.ones(1, 64)))).sum()
+            with record.span("backward"):
+                loss.backward()
+            replica.synchronize()
+    return record
+
+
+def test_overlap_is_visible():
+    """A message that leaves before the nap leaves a nap before the end of the pass, however slow the machine is."""
+    together, after = (ranks.run(hidden_or_not, overlap, world_size=2)[0] for overlap in (True, False))
+    for rank in (0, 1):
+        span = next(event for event in together.of(rank, "compute") if event.name == "backward")
+        assert any(span.start_s < event.start_s < span.end_s - 0.9 * NAP_S for event in together.of(rank, "send"))
+        backward_end = max(event.end_s for event in after.of(rank, "compute") if event.name == "backward")
+        assert all(event.start_s >= backward_end for event in after.of(rank, "send"))
+    assert sum(together.hidden(rank) for rank in (0, 1)) > 0

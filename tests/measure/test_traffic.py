@@ -1,10 +1,8 @@
 """`measure.traffic` on real gloo ranks: exact for send, modelled for collectives, and what the kernel saw."""
 
-from __future__ import annotations
-
 import inspect
 import sys
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,55 +20,88 @@ ON_LINUX = sys.platform.startswith("linux")
 N = 250_000  # floats: 1 MB
 
 
+def test_outside_of_a_process_group_nothing_is_counted():
+    with measure.traffic() as sent:
+        _ = torch.ones(10) + 1
+    assert sent.total_bytes == 0 and sent.total_messages == 0 and sent.observed_bytes is None
+
+
+def test_every_operation_that_sends_is_known():
+    """A new operation of torch.distributed must be put into the table, or be known to send nothing by itself."""
+    schemas = (schema.name for schema in torch._C._jit_get_all_schemas())
+    names = {name for name in schemas if name.startswith(("c10d::", "_c10d_functional::"))}
+    silent = {"c10d::check_for_nan", "_c10d_functional::_wrap_tensor_autograd"}
+    not_counted = {"_c10d_functional::batch_p2p_ops"}  # for compiled graphs: made of isend and irecv
+    assert names - set(COMMUNICATIONS) - silent - not_counted == set()
+
+
+def test_every_argument_of_the_table_exists():
+    schemas = {s.name: [a.name for a in s.arguments] for s in torch._C._jit_get_all_schemas()}
+    for called, found in COMMUNICATIONS.items():
+        space, _, function = called.rpartition(".")
+        if space == "dist":
+            arguments = list(inspect.signature(getattr(distributed_c10d, function)).parameters)
+        else:
+            arguments = schemas[called]
+        assert not found.holds or found.holds in arguments, called
+
+
+def test_what_a_formula_made_says_so_and_a_count_does_not():
+    collective = TrafficAccount(modelled_bytes={"all_reduce": ModelledBytes(6), "send": Bytes(4)})
+    sends = TrafficAccount(modelled_bytes={"send": Bytes(4)})
+    assert type(collective.total_bytes) is ModelledBytes and collective.total_bytes == 10
+    assert type(sends.total_bytes) is Bytes and sends.sent_bytes == 4
+    results = Bytes(4) + ModelledBytes(6), ModelledBytes(6) - Bytes(4), 2 * ModelledBytes(6)
+    assert {type(result) for result in results} == {ModelledBytes}
+    observed = TrafficAccount(observed_bytes=Bytes(11), modelled_bytes=collective.modelled_bytes)
+    assert type(observed.sent_bytes) is Bytes and observed.sent_bytes == 11
+    assert type(collective.sent_bytes) is ModelledBytes, "where nobody counts"
+    assert "10 B modelled" in str(compare(predicted=Bytes(10), measured=collective.sent_bytes))
+    assert "modelled" not in str(compare(predicted=Bytes(11), measured=observed.sent_bytes))
+
+
+class Tensors:
+    """Tensors of one rank of p: its own, one for each rank, and these where the rank is the root, which is rank 1."""
+
+    def __init__(self, elements: int) -> None:
+        self.p, self.rank = dist.get_world_size(), dist.get_rank()
+        self.x, self.parts = torch.ones(elements), [torch.ones(elements) for _ in range(self.p)]
+        self.root_parts = self.parts if self.rank == 1 else None
+
+
+CHILDREN = {2: (1, 0), 3: (2, 0, 0), 4: (2, 1, 0, 0)}
+"""Of gloo's tree, by number of ranks, for the root, the rank after it, and so on."""
+COLLECTIVES: dict[str, tuple[Callable[[Tensors], object], Callable[[int, int], float]]] = {
+    # name → the call, and the share of n bytes that a rank of p sends, by hand, `turn` ranks after the root
+    "all_reduce": (lambda t: dist.all_reduce(t.x), lambda p, turn: 2 * (p - 1) / p),
+    "broadcast": (lambda t: dist.broadcast(t.x, src=1), lambda p, turn: CHILDREN[p][turn]),
+    "reduce": (lambda t: dist.reduce(t.x, dst=1), lambda p, turn: 1 if turn else (p - 1) / p),
+    "all_gather": (lambda t: dist.all_gather(t.parts, t.x), lambda p, turn: p - 1),
+    "reduce_scatter": (lambda t: dist.reduce_scatter(t.x, t.parts), lambda p, turn: p - 1),
+    "all_to_all": (lambda t: dist.all_to_all_single(t.x.clone(), t.x), lambda p, turn: (p - 1) / p),
+    "gather": (lambda t: dist.gather(t.x, t.root_parts, dst=1), lambda p, turn: 1 if turn else 0),
+    "scatter": (lambda t: dist.scatter(t.x, t.root_parts, src=1), lambda p, turn: 0 if turn else p - 1),
+    "barrier": (lambda t: dist.barrier(), lambda p, turn: 0),
+}
+
+
 def on_rank(name: str, elements: int) -> TrafficAccount:
     """One collective, inside a record; what happens outside of it must not count."""
-    p, rank = dist.get_world_size(), dist.get_rank()
-    x, parts = torch.ones(elements), [torch.ones(elements) for _ in range(p)]
-    root_parts = parts if rank == 1 else None
+    tensors = Tensors(elements)
     dist.all_reduce(torch.ones(1000))
     with measure.traffic() as sent:
-        {
-            "all_reduce": lambda: dist.all_reduce(x),
-            "broadcast": lambda: dist.broadcast(x, src=1),
-            "reduce": lambda: dist.reduce(x, dst=1),
-            "all_gather": lambda: dist.all_gather(parts, x),
-            "reduce_scatter": lambda: dist.reduce_scatter(x, parts),
-            "all_to_all": lambda: dist.all_to_all_single(x.clone(), x),
-            "gather": lambda: dist.gather(x, root_parts, dst=1),
-            "scatter": lambda: dist.scatter(x, root_parts, src=1),
-            "barrier": dist.barrier,
-        }[name]()
+        COLLECTIVES[name][0](tensors)
     dist.all_reduce(torch.ones(1000))
     return sent
 
 
-def share(name: str, p: int, rank: int, n: int) -> float:
-    """The bytes of one rank, by hand; the root is rank 1."""
-    turn = (rank - 1) % p
-    children = {2: (1, 0), 3: (2, 0, 0), 4: (2, 1, 0, 0)}[p][turn]
-    return {
-        "all_reduce": 2 * n * (p - 1) / p,
-        "broadcast": n * children,
-        "reduce": n if turn else n * (p - 1) / p,
-        "all_gather": n * (p - 1),
-        "reduce_scatter": n * (p - 1),
-        "all_to_all": n * (p - 1) / p,
-        "gather": n if turn else 0,
-        "scatter": 0 if turn else n * (p - 1),
-        "barrier": 0,
-    }[name]
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize(
-    "name",
-    ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier"],
-)
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_a_collective_sends_its_share(name, world_size):
     elements = 12 * (N // 12)  # so that it splits evenly
     accounts = ranks.run(on_rank, name, elements, world_size=world_size)
     for rank, sent in enumerate(accounts):
-        expected = share(name, world_size, rank, 4 * elements)
+        expected = 4 * elements * COLLECTIVES[name][1](world_size, (rank - 1) % world_size)
         assert dict(sent.modelled_bytes) == {name: expected} and dict(sent.messages) == {name: 1}
         if ON_LINUX:
             # gloo's reduce-scatter is an all-reduce that throws most away: the wire tells what the formula hides
@@ -148,20 +179,6 @@ def test_messages_are_told_apart_by_destination():
     assert within == [{}, {3: 8}, {}, {1: 8}]  # ranks of the world, not numbers within the group
 
 
-def uneven_exchange() -> TrafficAccount:
-    """Rank r keeps one element and sends r + 2 to the other."""
-    rank = dist.get_rank()
-    to = [1, rank + 2] if rank == 0 else [rank + 2, 1]
-    of = [1, 3] if rank == 0 else [2, 1]
-    with measure.traffic() as sent:
-        dist.all_to_all_single(torch.empty(sum(of)), torch.ones(sum(to)), of, to)
-    return sent
-
-
-def test_an_uneven_all_to_all_counts_what_leaves():
-    assert [sent.total_bytes for sent in ranks.run(uneven_exchange, world_size=2)] == [8, 12]
-
-
 def library_code() -> tuple[TrafficAccount, TrafficAccount, int]:
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(100, 100))
@@ -180,62 +197,18 @@ def test_calls_from_cplusplus_and_in_subgroups_are_seen():
         assert within.total_bytes == (4000 if rank < 2 else 0)
 
 
-def raise_inside() -> Any:
-    try:
-        with measure.traffic() as sent:
-            dist.all_reduce(torch.ones(N))
-            raise RuntimeError("by design")
-    except RuntimeError:
-        return sent
-
-
-def test_a_record_is_complete_when_the_block_raises():
-    for sent in ranks.run(raise_inside, world_size=2):
-        assert sent.total_bytes == 4 * N and (sent.observed_bytes or not ON_LINUX)
-
-
-def test_outside_of_a_process_group_nothing_is_counted():
+def uneven_and_raising() -> tuple[TrafficAccount, TrafficAccount]:
+    """Rank r keeps one element and sends r + 2 to the other; then the block of a record raises."""
+    to, of = ([1, 2], [1, 3]) if dist.get_rank() == 0 else ([3, 1], [2, 1])
     with measure.traffic() as sent:
-        _ = torch.ones(10) + 1
-    assert sent.total_bytes == 0 and sent.total_messages == 0 and sent.observed_bytes is None
+        dist.all_to_all_single(torch.empty(sum(of)), torch.ones(sum(to)), of, to)
+    with pytest.raises(RuntimeError, match="by design"), measure.traffic() as raised:
+        dist.all_reduce(torch.ones(N))
+        raise RuntimeError("by design")
+    return sent, raised
 
 
-def test_every_operation_that_sends_is_known():
-    """A new operation of torch.distributed must be put into the table, or be known to send nothing by itself."""
-    names = {
-        schema.name
-        for schema in torch._C._jit_get_all_schemas()
-        if schema.name.startswith(("c10d::", "_c10d_functional::"))
-    }
-    silent = {"c10d::check_for_nan", "_c10d_functional::_wrap_tensor_autograd"}
-    not_counted = {"_c10d_functional::batch_p2p_ops"}  # for compiled graphs: made of isend and irecv
-    assert names - set(COMMUNICATIONS) - silent - not_counted == set()
-
-
-def test_every_argument_of_the_table_exists():
-    schemas = {s.name: [a.name for a in s.arguments] for s in torch._C._jit_get_all_schemas()}
-    for called, found in COMMUNICATIONS.items():
-        space, _, function = called.rpartition(".")
-        if space == "dist":
-            arguments = list(inspect.signature(getattr(distributed_c10d, function)).parameters)
-        else:
-            arguments = schemas[called]
-        assert not found.holds or found.holds in arguments, called
-
-
-def test_what_a_formula_made_says_so_and_a_count_does_not():
-    collective = TrafficAccount(modelled_bytes={"all_reduce": ModelledBytes(6), "send": Bytes(4)})
-    sends = TrafficAccount(modelled_bytes={"send": Bytes(4)})
-    assert type(collective.total_bytes) is ModelledBytes and collective.total_bytes == 10
-    assert type(sends.total_bytes) is Bytes and sends.sent_bytes == 4
-    assert (
-        type(Bytes(4) + ModelledBytes(6))
-        is type(ModelledBytes(6) - Bytes(4))
-        is type(2 * ModelledBytes(6))
-        is ModelledBytes
-    )
-    observed = TrafficAccount(observed_bytes=Bytes(11), modelled_bytes=collective.modelled_bytes)
-    assert type(observed.sent_bytes) is Bytes and observed.sent_bytes == 11
-    assert type(collective.sent_bytes) is ModelledBytes, "where nobody counts"
-    assert "10 B modelled" in str(compare(predicted=Bytes(10), measured=collective.sent_bytes))
-    assert "modelled" not in str(compare(predicted=Bytes(11), measured=observed.sent_bytes))
+def test_an_uneven_all_to_all_counts_what_leaves_and_a_record_is_complete_when_the_block_raises():
+    (sent, raised), (other, _) = ranks.run(uneven_and_raising, world_size=2)
+    assert (sent.total_bytes, other.total_bytes) == (8, 12)
+    assert raised.total_bytes == 4 * N and (raised.observed_bytes or not ON_LINUX)

@@ -1,7 +1,5 @@
 """The look of figures: colours that everyone can tell apart, bytes that repeat, captions that cannot be forgotten."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import struct
@@ -53,16 +51,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
 
 
 @pytest.mark.parametrize("vision", DEFICIENCIES)
-@pytest.mark.parametrize(
-    "colors",
-    [
-        tuple(PALETTE[each] for each in CATEGORIES),
-        SERIES,
-        tuple(PALETTE[each] for each in ("guess", "predicted", "measured")),
-    ],
-    ids=["categories", "series", "compare"],
-)
-def test_colors_can_be_told_apart(colors: tuple[str, ...], vision: str) -> None:
+@pytest.mark.parametrize("names", [CATEGORIES, None, ("guess", "predicted", "measured")], ids=str)
+def test_colors_can_be_told_apart(names: tuple[str, ...] | None, vision: str) -> None:
+    colors = [PALETTE[name] for name in names] if names else SERIES
     seen = [lab(np.reshape(DEFICIENCIES[vision], (3, 3)) @ linear(color)) for color in colors]
     nearest = min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2))
     assert nearest > 10, f"two colours look alike with {vision}: {nearest:.1f}"
@@ -74,23 +65,13 @@ def test_text_has_contrast_on_white(color: str) -> None:
     assert 1.05 / (luminance + 0.05) >= 4.5
 
 
-def test_series_repeat_after_eight() -> None:
-    assert [series_color(rank) for rank in range(8)] == list(SERIES)
-    assert series_color(8) == series_color(0)
-
-
-def test_axes_come_in_reading_order() -> None:
+def test_series_repeat_after_eight_and_axes_come_in_reading_order() -> None:
+    assert [series_color(rank) for rank in range(9)] == [*SERIES, SERIES[0]]
     figure, axes = new_figure(rows=2, columns=3, height=4)
     figure.draw_without_rendering()
     corners = [(-round(each.get_position().y0, 2), round(each.get_position().x0, 2)) for each in axes]
     assert corners == sorted(corners)
     assert len(axes) == 6
-
-
-@pytest.mark.parametrize("size", [{"rows": 0}, {"columns": -1}, {"height": 0}])
-def test_impossible_sizes_are_refused(size: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="at least one row"):
-        new_figure(**size)  # type: ignore[arg-type]
 
 
 def drawing() -> style.Figure:
@@ -137,33 +118,38 @@ def test_a_picture_is_shown_and_then_its_caption(shown: list[SimpleNamespace], w
     assert not figure.axes
 
 
-@pytest.mark.parametrize("missing", ["caption", "alt"])
-def test_a_figure_without_words_is_refused(shown: list[SimpleNamespace], missing: str) -> None:
-    words = {"caption": "What to see.", "alt": "What is there.", missing: " "}
-    with pytest.raises(ValueError, match=f"needs a {missing}"):
-        Picture(drawing(), **words)
+REFUSED = {
+    "no rows": (lambda: new_figure(rows=0), "at least one row"),
+    "less than no columns": (lambda: new_figure(columns=-1), "at least one row"),
+    "no height": (lambda: new_figure(height=0), "at least one row"),
+    "no caption": (lambda: Picture(drawing(), caption=" ", alt="What is there."), "needs a caption"),
+    "no alt text": (lambda: Picture(drawing(), caption="What to see.", alt=" "), "needs a alt"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_impossible_sizes_and_figures_without_words_are_refused(shown: list[SimpleNamespace], what: str) -> None:
+    call, words = REFUSED[what]
+    with pytest.raises(ValueError, match=words):
+        call()
     assert not shown
 
 
-def test_a_picture_can_be_shown_twice(shown: list[SimpleNamespace]) -> None:
+def test_a_picture_can_be_shown_twice_and_travels_with_its_widget(shown: list[SimpleNamespace]) -> None:
     picture = Picture(drawing(), caption="c", alt="a")
     picture.show()
     picture.show()
     assert shown[0] == shown[2] and shown[1] == shown[3]
-
-
-def test_a_widget_travels_with_its_picture(shown: list[SimpleNamespace]) -> None:
     Picture(drawing(), caption="c", alt="a").show(widget=SimpleNamespace(model_id="abc"))
-    assert shown[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == "abc"
-    assert shown[0].data["image/png"]
+    assert shown[4].data["application/vnd.jupyter.widget-view+json"]["model_id"] == "abc"
+    assert shown[4].data["image/png"]
 
 
 @pytest.mark.parametrize("template", ["lab", "classic"])
 def test_a_static_page_has_caption_and_words(shown: list[SimpleNamespace], template: str) -> None:
     Picture(drawing(), caption="Loss falls.", alt="One line, falling.").show()
-    outputs = [
-        nbformat.v4.new_output("display_data", data=each.data, metadata=getattr(each, "metadata", {})) for each in shown
-    ]
+    new = nbformat.v4.new_output
+    outputs = [new("display_data", data=each.data, metadata=getattr(each, "metadata", {})) for each in shown]
     cell = nbformat.v4.new_code_cell("plot()", outputs=outputs, execution_count=1)
     page, _ = HTMLExporter(template_name=template).from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
     assert "<em>Loss falls.</em>" in page

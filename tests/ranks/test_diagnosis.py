@@ -1,429 +1,84 @@
 """Wrong communication, on real ranks: each bug is named, and right programs that look odd are left in peace."""
 
-from __future__ import annotations
-
-import time
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from course_kit import ranks
+from tests.ranks.conftest import Cell, failure_of, programs
 
-Cell = Callable[..., Callable[..., Any]]
-
-
-def failure_of(
-    fn: Callable[..., Any], world_size: int = 2, within_s: float = 30.0, **options: Any
-) -> ranks.RankFailure:
-    """The failure of `fn`, which must be known long before the time limit."""
-    ranks.run(int, world_size=world_size)  # ranks are up: what follows is the time of the diagnosis alone
-    start = time.monotonic()
-    with pytest.raises(ranks.RankFailure) as caught:
-        ranks.run(fn, world_size=world_size, **options)
-    assert time.monotonic() - start < within_s
-    return caught.value
+WRONG = programs("wrong")
+RIGHT = programs("right")
 
 
-WRONG = {
-    "a rank missing": (
-        """
-        def f():
-            if rank() != 1:
-                dist.all_reduce(torch.ones(4))
-        """,
-        "rank 0 waits in all_reduce (cell line 3); rank 1 returned without calling it",
-    ),
-    "other shape": (
-        """
-        def f():
-            x = torch.ones(4 + rank())
-            dist.all_reduce(x)
-            return x
-        """,
-        "the ranks call all_reduce with different shape: rank 0 has (4,) (cell line 3), rank 1 has (5,) (cell line 3)",
-    ),
-    "other dtype of the same bytes": (
-        """
-        def f():
-            x = torch.ones(4, dtype=torch.float32 if rank() == 0 else torch.int32)
-            dist.all_reduce(x)
-            return x
-        """,
-        "the ranks call all_reduce with different dtype: rank 0 has float32 (cell line 3), "
-        "rank 1 has int32 (cell line 3)",
-    ),
-    "other reduce op": (
-        """
-        def f():
-            x = torch.ones(4)
-            dist.all_reduce(x, op=dist.ReduceOp.MAX if rank() else dist.ReduceOp.SUM)
-        """,
-        "the ranks call all_reduce with different reduce op: rank 0 has SUM (cell line 3), "
-        "rank 1 has MAX (cell line 3)",
-    ),
-    "other root": (
-        """
-        def f():
-            dist.broadcast(torch.ones(4), src=rank())
-        """,
-        "the ranks call broadcast with different src: rank 0 has 0 (cell line 2), rank 1 has 1 (cell line 2)",
-    ),
-    "other collective": (
-        """
-        def f():
-            x = torch.ones(4)
-            if rank() == 0:
-                dist.all_reduce(x)
-            else:
-                dist.broadcast(x, src=0)
-        """,
-        "the ranks call different collectives: rank 0 calls all_reduce (cell line 4), "
-        "rank 1 calls broadcast (cell line 6)",
-    ),
-    "order swapped in two branches": (
-        """
-        def f():
-            a, b = torch.ones(4), torch.zeros(4)
-            if rank() == 0:
-                dist.all_reduce(a)
-                dist.all_reduce(b)
-            else:
-                dist.all_reduce(b)
-                dist.all_reduce(a)
-            return a
-        """,
-        "the ranks make the same calls in another order: rank 0 calls all_reduce with b (cell line 5) "
-        "where rank 1 passes a (cell line 8), and elsewhere the other way round, so each result mixes them",
-    ),
-    "order swapped in a loop": (
-        """
-        def f():
-            tensors = {"a": torch.ones(4), "b": torch.zeros(4)}
-            for name in sorted(tensors, reverse=rank() == 1):
-                dist.all_reduce(tensors[name])
-        """,
-        "the ranks make the same calls in another order: rank 0 calls all_reduce with tensors['b'] (cell line 4) "
-        "where rank 1 passes tensors['a'] (cell line 4), and elsewhere the other way round, so each result mixes them",
-    ),
-    "order swapped behind a helper": (
-        """
-        def reduce(t):
-            dist.all_reduce(t)
+@pytest.mark.parametrize("program", RIGHT)
+@pytest.mark.parametrize("diagnose", [True, pytest.param(False, marks=pytest.mark.nightly)])
+@pytest.mark.filterwarnings("ignore")
+def test_a_right_program_is_left_in_peace(cell: Cell, program: str, diagnose: bool) -> None:
+    ranks.run(cell(RIGHT[program].source), diagnose=diagnose, **RIGHT[program].options)
 
-        def f():
-            a, b = torch.ones(4), torch.zeros(4)
-            for t in (a, b) if rank() == 0 else (b, a):
-                reduce(t)
-        """,
-        "the ranks make the same calls in another order: rank 0 calls all_reduce with b (cell line 2) "
-        "where rank 1 passes a (cell line 2), and elsewhere the other way round, so each result mixes them",
-    ),
-    "gradients in another order": (
-        """
-        def f():
-            model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
-            model(torch.ones(2, 3)).sum().backward()
-            parameters = list(model.parameters())
-            for p in parameters if rank() == 0 else parameters[::-1]:
-                dist.all_reduce(p.grad)
-        """,
-        "the ranks make the same calls in another order: "
-        "rank 0 calls all_reduce with model.1.weight.grad (cell line 6) "
-        "where rank 1 passes model.0.weight.grad (cell line 6), and elsewhere the other way round, "
-        "so each result mixes them",
-    ),
-    "parts of an all-to-all that do not fit": (
-        """
-        def f():
-            out = torch.empty(4)
-            dist.all_to_all_single(out, torch.ones(4), [2, 2], [1, 3] if rank() == 1 else [2, 2])
-        """,
-        "the parts of all_to_all_single do not fit: rank 1 sends 1 to rank 0 (cell line 3), "
-        "which expects 2 (cell line 3)",
-    ),
-    "recv larger than sent": (
-        """
-        def f():
-            if rank() == 0:
-                dist.send(torch.ones(4), dst=1)
-            else:
-                x = torch.zeros(8)
-                dist.recv(x, src=0)
-                return x
-        """,
-        "send and recv do not fit: rank 0 sends 4 float32 values to rank 1 (cell line 3), "
-        "which receives 8 float32 values (cell line 6)",
-    ),
-    "recv of another dtype": (
-        """
-        def f():
-            if rank() == 0:
-                dist.send(torch.ones(4), dst=1)
-            else:
-                dist.recv(torch.zeros(4, dtype=torch.int32), src=0)
-        """,
-        "send and recv do not fit: rank 0 sends 4 float32 values to rank 1 (cell line 3), "
-        "which receives 4 int32 values (cell line 5)",
-    ),
-    "recv that nobody answers": (
-        """
-        def f():
-            if rank() == 0:
-                dist.recv(torch.ones(4), src=1)
-        """,
-        "rank 0 waits in recv from rank 1 (cell line 3); rank 1 returned without sending",
-    ),
-    "everybody sends first": (
-        """
-        def f():
-            other = 1 - rank()
-            dist.send(torch.ones(4), dst=other)
-            dist.recv(torch.ones(4), src=other)
-        """,
-        "deadlock: rank 0 waits in send to rank 1 (cell line 3); rank 1 waits in send to rank 0 (cell line 3)",
-    ),
-    "everybody receives first": (
-        """
-        def f():
-            other = 1 - rank()
-            x = torch.zeros(4)
-            work = dist.irecv(x, src=other)
-            work.wait()
-            dist.send(x, dst=other)
-        """,
-        "deadlock: rank 0 waits in irecv from rank 1 (cell line 4); rank 1 waits in irecv from rank 0 (cell line 4)",
-    ),
-    "a collective against a recv": (
-        """
-        def f():
-            if rank() == 0:
-                dist.barrier()
-            else:
-                dist.recv(torch.ones(1), src=0)
-        """,
-        "deadlock: rank 0 waits in barrier (cell line 3); rank 1 waits in recv from rank 0 (cell line 5)",
-    ),
-    "an asynchronous call that one rank omits": (
-        """
-        def f():
-            if rank() == 0:
-                work = dist.all_reduce(torch.ones(4), async_op=True)
-                time.sleep(0.1)
-                work.wait()
-        """,
-        "rank 0 waits in all_reduce (cell line 3); rank 1 returned without calling it",
-    ),
-    "a message that nobody receives": (
-        """
-        def f():
-            if rank() == 0:
-                dist.isend(torch.ones(1), dst=1)
-        """,
-        "rank 0 called isend to rank 1 (cell line 3); rank 1 returned without receiving it",
-    ),
-    "objects that one rank does not gather": (
-        """
-        def f():
-            if rank() == 0:
-                dist.all_gather_object([None, None], "x")
-        """,
-        "rank 0 waits in all_gather_object (cell line 3); rank 1 returned without calling it",
-    ),
-    "a right neighbour beyond the last rank": (
-        """
-        def f():
-            if rank() == 1:
-                dist.send(torch.ones(1), dst=rank() + 1)
-        """,
-        "rank 1 raised ValueError: send to rank 2, but the ranks are 0 to 1; rank 0 returned",
-    ),
-    "a left neighbour before the first rank": (
-        """
-        def f():
-            if rank() == 0:
-                dist.irecv(torch.ones(1), src=rank() - 1).wait()
-        """,
-        "rank 0 raised ValueError: irecv from rank -1, but the ranks are 0 to 1; rank 1 returned",
-    ),
-    "a message to oneself": (
-        """
-        def f():
-            if rank() == 1:
-                dist.recv(torch.ones(1), src=rank())
-        """,
-        "rank 1 raised ValueError: recv from rank 1, which is this rank itself; rank 0 returned",
-    ),
-}
+
+def test_without_diagnosis_torch_is_untouched(cell: Cell) -> None:
+    names = "all_reduce", "send", "barrier", "batch_isend_irecv"
+    modules = cell("def f(names): return [getattr(dist, name).__code__.co_filename for name in names]")
+    ranks.run(modules, names, world_size=2)
+    found = ranks.run(modules, names, world_size=2, diagnose=False)[0]
+    assert all(file.endswith(("c10d_logger.py", "distributed_c10d.py")) for file in found)
 
 
 @pytest.mark.parametrize("bug", WRONG)
 def test_a_wrong_program_is_named(cell: Cell, bug: str) -> None:
-    source, verdict = WRONG[bug]
-    failure = failure_of(cell(source))
-    assert failure.verdict == verdict
-    assert str(failure).startswith(verdict)
-    assert "course_lib" not in str(failure) and "/tmp" not in str(failure)
-
-
-RIGHT = {
-    "a wait inside of a call that pickles": """
-        class Waits:
-            def __init__(self, work): self.work = work
-            def __reduce__(self):
-                self.work.wait()
-                return int, (3,)
-
-        def f():
-            work = dist.all_reduce(torch.ones(2), async_op=True)
-            found = [None] * dist.get_world_size()
-            dist.all_gather_object(found, Waits(work))
-            assert found == [3] * dist.get_world_size()
-        """,
-    "send and recv in branches": """
-        def f():
-            x = torch.full((4,), float(rank()))
-            if rank() == 0:
-                dist.send(x, dst=1)
-            elif rank() == 1:
-                dist.recv(x, src=0)
-            return x.sum().item()
-        """,
-    "one collective in two branches": """
-        def f():
-            if rank() == 0:
-                mine = torch.ones(4)
-                dist.broadcast(mine, src=0)
-            else:
-                buffer = torch.zeros(4)
-                dist.broadcast(buffer, src=0)
-        """,
-    "every rank is the root once, twice around": """
-        def f():
-            mine, buffer = torch.full((2,), float(rank())), torch.zeros(2)
-            for root in list(range(4)) * 2:
-                if rank() == root:
-                    dist.broadcast(mine, src=root)
-                else:
-                    dist.broadcast(buffer, src=root)
-        """,
-    "a ring of batched sends and receives": """
-        def f():
-            out, into = torch.full((3,), float(rank())), torch.zeros(3)
-            right, left = (rank() + 1) % 4, (rank() - 1) % 4
-            ops = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, into, left)]
-            for work in dist.batch_isend_irecv(ops):
-                work.wait()
-            return into.sum().item()
-        """,
-    "receiving from anyone": """
-        def f():
-            x = torch.zeros(1)
-            if rank() == 0:
-                return sorted(dist.recv(x) for _ in range(3))
-            dist.send(x, dst=0)
-        """,
-    "a send of another shape with as many numbers": """
-        def f():
-            if rank() == 0:
-                dist.send(torch.ones(2, 2), dst=1)
-            elif rank() == 1:
-                dist.recv(torch.zeros(4), src=0)
-        """,
-    "subgroups that do different things": """
-        def f():
-            groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-            mine = groups[rank() // 2]
-            for _ in range(1 + rank() // 2):
-                dist.all_reduce(torch.ones(1 + rank() // 2), group=mine)
-            dist.barrier()
-        """,
-    "roots by their number in the group": """
-        def f():
-            group = dist.new_group([2, 3])
-            if rank() >= 2:
-                dist.broadcast(torch.ones(1), group_src=1, group=group)
-                dist.broadcast(torch.ones(1), src=3, group=group)
-        """,
-    "uneven all-to-all": """
-        def f():
-            sizes = [rank() + 1] * 4
-            out = torch.empty(1 + 2 + 3 + 4)
-            dist.all_to_all_single(out, torch.ones(4 * (rank() + 1)), [1, 2, 3, 4], sizes)
-        """,
-    "objects of different sizes": """
-        def f():
-            found = [None] * 4
-            dist.all_gather_object(found, "x" * rank())
-            box = [found if rank() == 0 else None]
-            dist.broadcast_object_list(box, src=0)
-            return box[0] == found
-        """,
-    "a slow rank": """
-        def f():
-            time.sleep(2.5 if rank() == 0 else 0)
-            dist.all_reduce(torch.ones(1))
-        """,
-    "torch's own data parallel and sharded modules": """
-        def f():
-            from torch.distributed.fsdp import fully_shard
-            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-            model(torch.ones(2, 4)).sum().backward()
-            sharded = torch.nn.Linear(4, 4)
-            fully_shard(sharded)
-            sharded(torch.ones(2, 4)).sum().backward()
-        """,
-}
-
-
-@pytest.mark.parametrize("program", RIGHT)
-@pytest.mark.parametrize("diagnose", [True, False])
-@pytest.mark.filterwarnings("ignore")
-def test_a_right_program_is_left_in_peace(cell: Cell, program: str, diagnose: bool) -> None:
-    ranks.run(cell(RIGHT[program]), diagnose=diagnose)
-
-
-def test_a_message_of_a_refused_batch_has_no_number(cell: Cell) -> None:
-    fn = cell("""
-        def f():
-            x = torch.full((4,), 2.0 - rank())
-            if rank() == 0:
-                try:  # torch itself would have sent the first
-                    dist.batch_isend_irecv([dist.P2POp(dist.isend, x, peer) for peer in (1, 99)])
-                except ValueError:
-                    dist.send(x, dst=1)
-            else:
-                dist.recv(x, src=0)
-            return x[0].item()
-        """)
-    assert ranks.run(fn, world_size=2) == [2.0, 2.0]
-
-
-def test_several_ranks_share_one_sentence(cell: Cell) -> None:
-    failure = failure_of(
-        cell("""
-        def f():
-            if rank() != 1:
-                dist.all_reduce(torch.ones(4))
-        """),
-        world_size=4,
-    )
-    assert failure.verdict == "ranks 0, 2 and 3 wait in all_reduce (cell line 3); rank 1 returned without calling it"
-    waiting = failure.reports[2]
-    assert (waiting.state, failure.reports[1].state) == ("waiting", "returned")
-    assert waiting.waits_in == ranks.WaitsIn("all_reduce", "cell line 3", 0)
-    assert "dist.all_reduce(torch.ones(4))" in waiting.traceback
+    program = WRONG[bug]
+    program.assert_told_by(failure_of(cell(program.source), **program.options))
 
 
 def test_the_number_of_the_call_is_reported(cell: Cell) -> None:
-    failure = failure_of(
-        cell("""
-        def f():
-            for step in range(7 + rank()):
-                dist.barrier()
-        """)
-    )
+    failure = failure_of(cell("def f():\n    for step in range(7 + rank()):\n        dist.barrier()"))
     assert failure.reports[1].waits_in == ranks.WaitsIn("barrier", "cell line 3", 7)
+    assert [report.state for report in failure.reports] == ["returned", "waiting"]
+
+
+@pytest.mark.parametrize("wait", ["posted.wait()", "del posted"])
+def test_a_dropped_receive_takes_no_message_of_the_next_call(cell: Cell, wait: str) -> None:
+    around = "def f():\n    got, ring = torch.zeros(2), (rank() + 1) % 3\n"
+    around += "    posted = dist.isend(torch.ones(2), ring)\n    {}\n    {}\n    return got.sum().item()"
+    ranks.run(cell(around.format("dist.irecv(got, (rank() - 1) % 3)", wait)), world_size=3)
+    right = cell(around.format("dist.recv(got, (rank() - 1) % 3)", "posted.wait()"))
+    assert ranks.run(right, world_size=3, timeout_s=10) == [2.0, 2.0, 2.0]
+
+
+DROPPED = """
+    def f():
+        got = torch.zeros(300)
+        for step in range(2):
+            dist.isend(torch.full((300,), 1.0 * rank()), 1 - rank())
+            dist.recv(got, 1 - rank())
+        dist.barrier()
+    """
+# The message to the dropped receive is sent when its handle is gone, and is too large for buffers of the system.
+TOO_LATE = """
+    def f():
+        got = torch.zeros(8_000_000)
+        if rank() == 1:
+            dist.irecv(got, 0)
+        dist.barrier()
+        if rank() == 0:
+            dist.isend(torch.ones(8_000_000), 1).wait()
+    """
+
+
+@pytest.mark.parametrize(
+    ("source", "begins", "waits", "lost"),
+    [
+        (DROPPED, "deadlock: ", "waits in recv from rank", "isend (cell line 4)"),
+        pytest.param(TOO_LATE, "", "waits in isend to rank", "irecv (cell line 4)", marks=pytest.mark.nightly),
+    ],
+    ids=["isend", "irecv"],
+)
+def test_a_message_that_is_lost_with_its_handle_is_named(
+    cell: Cell, source: str, begins: str, waits: str, lost: str
+) -> None:
+    verdict = failure_of(cell(source), within_s=45, timeout_s=50).verdict
+    assert verdict.startswith(begins) and waits in verdict
+    assert f"Nobody waited for {lost}: a message is lost with its handle" in verdict
 
 
 def test_a_wait_inside_cpp_is_named_at_the_time_limit(cell: Cell) -> None:
@@ -441,94 +96,3 @@ def test_a_wait_inside_cpp_is_named_at_the_time_limit(cell: Cell) -> None:
     waits_in = failure.reports[0].waits_in
     assert waits_in is not None and "all_reduce" in waits_in.collective and waits_in.site == "cell line 5"
     assert failure.reports[1].state == "running"
-
-
-def test_a_slow_isend_is_not_a_deadlock(cell: Cell) -> None:
-    """Whatever delays the post, a first import on a busy machine say: `isend` itself waits for nobody."""
-    ring = cell("""
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        class Slow(TorchDispatchMode):
-            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-                if "send" in str(func):
-                    time.sleep(2)
-                return func(*args, **(kwargs or {}))
-
-        def f():
-            with Slow():
-                posted = dist.isend(torch.ones(1), 1 - rank())
-            dist.recv(torch.empty(1), 1 - rank())
-            posted.wait()
-            return rank()
-        """)
-    assert ranks.run(ring, world_size=2) == [0, 1]
-
-
-def test_without_diagnosis_torch_is_untouched_and_waits_are_still_named(cell: Cell) -> None:
-    names = "all_reduce", "send", "barrier", "batch_isend_irecv"
-    modules = cell("def f(names): return [getattr(dist, name).__code__.co_filename for name in names]")
-    ranks.run(modules, names, world_size=2)
-    found = ranks.run(modules, names, world_size=2, diagnose=False)[0]
-    assert all(file.endswith(("c10d_logger.py", "distributed_c10d.py")) for file in found)
-    hang = cell("""
-        def f():
-            if rank() == 0:
-                dist.recv(torch.ones(1), src=1)
-        """)
-    failure = failure_of(hang, timeout_s=1, diagnose=False)
-    assert failure.verdict == "not done after 1 s: rank 0 waits in recv (cell line 3); rank 1 returned"
-
-
-DROPPED = """
-    def f(times=2):
-        got = torch.zeros(300)
-        for step in range(times):
-            {post}dist.isend(torch.full((300,), 1.0 * rank()), 1 - rank())
-            {early}
-            dist.recv(got, 1 - rank())
-            {late}
-        dist.barrier()
-        return got.sum().item()
-    """
-
-
-def test_a_message_that_is_lost_with_its_handle_is_named(cell: Cell) -> None:
-    ring = cell(DROPPED.format(post="", early="pass", late="pass"))
-    failure = failure_of(ring, within_s=45, timeout_s=50)
-    assert failure.verdict.startswith("deadlock: "), failure.verdict
-    assert "Nobody waited for isend (cell line 4): a message is lost with its handle" in failure.verdict
-    assert "waits in recv from rank" in failure.verdict
-
-
-def test_a_receive_that_nobody_waited_for_is_named(cell: Cell) -> None:
-    """The message is sent when the handle is gone, and is too large for buffers of the system to take it."""
-    pair = cell("""
-        def f():
-            large = 8_000_000
-            got = torch.zeros(large)
-            if rank() == 1:
-                dist.irecv(got, 0)
-            dist.barrier()
-            if rank() == 0:
-                dist.isend(torch.ones(large), 1).wait()
-        """)
-    failure = failure_of(pair, within_s=45, timeout_s=50)
-    assert "Nobody waited for irecv (cell line 5): a message is lost with its handle" in failure.verdict
-    assert "waits in isend to rank" in failure.verdict
-
-
-@pytest.mark.parametrize("wait", ["posted.wait()", "del posted"])
-def test_such_a_receive_takes_no_message_of_the_next_call(cell: Cell, wait: str) -> None:
-    around = "def f():\n    got, ring = torch.zeros(2), (rank() + 1) % 3\n"
-    around += "    posted = dist.isend(torch.ones(2), ring)\n    {}\n    {}\n    return got.sum().item()"
-    ranks.run(cell(around.format("dist.irecv(got, (rank() - 1) % 3)", wait)), world_size=3)
-    right = cell(around.format("dist.recv(got, (rank() - 1) % 3)", "posted.wait()"))
-    assert ranks.run(right, world_size=3, timeout_s=10) == [2.0, 2.0, 2.0]
-
-
-@pytest.mark.parametrize("late", ["posted.wait()", "pass"])
-def test_a_handle_that_is_kept_is_no_loss(cell: Cell, late: str) -> None:
-    """Waited for after the receive; or never, but held until every message is there."""
-    kept = "kept = [] if step == 0 else kept; kept.append(posted)"
-    ring = cell(DROPPED.format(post="posted = ", early=kept, late=late))
-    assert ranks.run(ring, world_size=2) == [300.0, 0.0]

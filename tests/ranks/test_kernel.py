@@ -1,7 +1,5 @@
 """In a real IPython kernel: cell labels, interrupt, and no process that survives its kernel."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -10,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_client.manager import KernelManager, start_new_kernel
+from jupyter_client.manager import start_new_kernel
 
-from tests.ranks.test_pool import alive
+from tests.ranks.conftest import alive
 
 
 class Notebook:
     """A kernel to run cells in."""
 
     def __init__(self) -> None:
-        self.manager: KernelManager
         self.manager, self.client = start_new_kernel(kernel_name="python3")
 
     def run(self, source: str, interrupt_after_s: float | None = None) -> tuple[str, str]:
@@ -105,16 +102,11 @@ ranks.run(stay, world_size=3)
     kernel_pid = notebook.manager.provisioner.pid  # type: ignore[union-attr]
     notebook.client.execute(source)
     files = [tmp_path / str(rank) for rank in range(3)]
-    wait_for(lambda: all(file.exists() and file.read_text() for file in files))
+    end = time.monotonic() + 60
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < end
+        time.sleep(0.02)
     pids = {int(pid) for file in files for pid in file.read_text().split()}
     assert len(pids) == 4
     os.kill(kernel_pid, signal.SIGKILL)  # not its process group: only what we wrote can end the others
     assert not [pid for pid in pids if alive(pid)]
-
-
-def wait_for(condition: Any, patience_s: float = 60.0) -> None:
-    """Wait until `condition()` holds."""
-    end = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)

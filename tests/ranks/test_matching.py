@@ -1,8 +1,8 @@
 """The matcher alone: no processes, every rule in isolation."""
 
-from __future__ import annotations
-
 from typing import Any
+
+import pytest
 
 from course_kit.ranks._diagnosis.matching import CollectiveCall, Matcher, PointToPointCall
 from course_kit.ranks._diagnosis.report import contradiction
@@ -24,55 +24,30 @@ def transfer(
     return PointToPointCall("0", direction, sender, receiver, 0, sequence, direction, elements, dtype, "cell line 1")  # type: ignore[arg-type]
 
 
-def test_equal_calls_match_and_leave_nothing_open() -> None:
-    matcher = Matcher()
-    for sequence in range(3):
-        assert matcher.take(0, entry(sequence, shape=(4,))) is None
-        assert matcher.has_open_calls
-        assert matcher.take(1, entry(sequence, shape=(4,))) is None
-    assert not matcher.has_open_calls
-
-
-def test_a_rank_may_run_ahead() -> None:
+def test_equal_calls_match_and_leave_nothing_open_and_a_rank_may_run_ahead() -> None:
     matcher = Matcher()
     assert [matcher.take(0, entry(k, shape=(k,))) for k in range(5)] == [None] * 5
-    assert matcher.waits_for(entry(4)) == {1}
+    assert matcher.has_open_calls and matcher.waits_for(entry(4)) == {1}
     assert [matcher.take(1, entry(k, shape=(k,))) for k in range(5)] == [None] * 5
-    assert matcher.waits_for(entry(4)) == set()
+    assert not matcher.has_open_calls and matcher.waits_for(entry(4)) == set()
 
 
-def test_the_first_difference_is_named() -> None:
-    matcher = Matcher()
-    matcher.take(0, entry(0, shape="(4,)", dtype="float32"))
-    found = matcher.take(1, entry(0, shape="(4,)", dtype="int32", site="cell line 9"))
-    assert found is not None
-    assert contradiction(found) == (
-        "the ranks call all_reduce with different dtype: "
-        "rank 0 has float32 (cell line 1), rank 1 has int32 (cell line 9)"
-    )
-    assert set(found.calls) == {0, 1}
-
-
-def feed(pairs: list[tuple[str, str]], **details: Any) -> list[bool]:
-    """For each step, rank 0's and rank 1's name of the tensor → whether the matcher objects."""
-    matcher = Matcher()
-    objections = []
+@pytest.mark.parametrize(
+    ("pairs", "objections"),
+    [
+        ([("a", "b"), ("b", "a")], [False, True]),
+        ([("a", "b"), ("b", "c"), ("c", "a")], [False, False, True]),
+        ([("mine", "buffer")] * 5, [False] * 5),
+    ],
+    ids=["swapped", "rotated", "names that differ by role"],
+)
+def test_names_that_change_places_are_another_order(pairs: list[tuple[str, str]], objections: list[bool]) -> None:
+    """For each call, the names of the tensor on rank 0 and on rank 1."""
+    matcher, found = Matcher(), []
     for sequence, (ours, theirs) in enumerate(pairs):
-        matcher.take(0, entry(sequence, tensor=(ours,), **details))
-        objections.append(matcher.take(1, entry(sequence, tensor=(theirs,), **details)) is not None)
-    return objections
-
-
-def test_swapped_names_are_another_order() -> None:
-    assert feed([("a", "b"), ("b", "a")]) == [False, True]
-
-
-def test_rotated_names_are_another_order() -> None:
-    assert feed([("a", "b"), ("b", "c"), ("c", "a")]) == [False, False, True]
-
-
-def test_names_that_differ_by_role_are_no_other_order() -> None:
-    assert feed([("mine", "buffer")] * 5) == [False] * 5
+        matcher.take(0, entry(sequence, tensor=(ours,)))
+        found.append(matcher.take(1, entry(sequence, tensor=(theirs,))) is not None)
+    assert found == objections
 
 
 def test_roles_that_swap_with_the_root_are_no_other_order() -> None:
@@ -93,12 +68,12 @@ def test_transfers_match_by_channel_in_order() -> None:
     assert not matcher.has_open_calls
 
 
-def test_a_receive_of_another_size_or_type_is_refused() -> None:
-    for receive in (transfer("recv", 0, 1, elements=8), transfer("recv", 0, 1, dtype="int32")):
-        matcher = Matcher()
-        matcher.take(0, transfer("send", 0, 1))
-        found = matcher.take(1, receive)
-        assert found is not None and "sends 4 float32 values to rank 1" in contradiction(found)
+@pytest.mark.parametrize("receive", [transfer("recv", 0, 1, elements=8), transfer("recv", 0, 1, dtype="int32")])
+def test_a_receive_of_another_size_or_type_is_refused(receive: PointToPointCall) -> None:
+    matcher = Matcher()
+    matcher.take(0, transfer("send", 0, 1))
+    found = matcher.take(1, receive)
+    assert found is not None and "sends 4 float32 values to rank 1" in contradiction(found)
 
 
 def test_receiving_from_anyone_matches_once_the_sender_is_known() -> None:
@@ -108,13 +83,6 @@ def test_receiving_from_anyone_matches_once_the_sender_is_known() -> None:
     assert matcher.unanswered({1}) is None
     assert matcher.received_from_anyone(transfer("recv", 0, 1)) is None
     assert not matcher.has_open_calls
-
-
-def test_a_rank_that_returned_leaves_calls_unanswered() -> None:
-    matcher = Matcher()
-    matcher.take(0, entry(0))
-    found = matcher.unanswered({1})
-    assert found is not None and set(found.calls) == {0} and found.absent == {1}
 
 
 def test_groups_of_one_name_are_told_apart_by_their_members() -> None:

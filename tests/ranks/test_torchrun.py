@@ -1,15 +1,13 @@
 """The function that a notebook cell runs on its ranks, unchanged under torchrun with two agents ("machines")."""
 
-from __future__ import annotations
-
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from course_kit import ranks
 from course_lib.parallel import train
@@ -34,23 +32,22 @@ if __name__ == "__main__":
 """
 
 
-def on_two_agents(program: list[str]) -> list[str]:
-    """What each of two agents ("machines") with two ranks each prints."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+def printed(program: list[str]) -> list[str]:
+    """Lines of two agents ("machines") with two ranks each, which meet at a store of this process.
+
+    So no port is asked for that somebody else may have taken meanwhile.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "test", "--local-addr", "127.0.0.1"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{store.port}", "--rdzv-id", "test"]
+    command += ["--rdzv-conf", "is_host=false", "--local-addr", "127.0.0.1", *program]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     environment["CUDA_VISIBLE_DEVICES"] = ""  # two "machines" would take the same GPUs, which NCCL refuses
-    agents = [
-        subprocess.Popen(
-            [*command, *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        for _ in range(2)
-    ]
+    pipe = subprocess.PIPE
+    agents = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) for _ in range(2)]
     outputs = [agent.communicate(timeout=100) for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
-    return [out for out, _ in outputs]
+    return [line for out, _ in outputs for line in out.splitlines()]
 
 
 def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
@@ -60,20 +57,17 @@ def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
     exec(SCRIPT, namespace)
     here = ranks.run(namespace["mean_rank"], 10, world_size=4)  # type: ignore[arg-type]
     assert here == [[11.5] * 3] * 4
-
-    outputs = on_two_agents([str(script)])
-    lines = sorted(line for out in outputs for line in out.splitlines())
-    assert lines == [f"rank {rank} of 4: [11.5, 11.5, 11.5]" for rank in range(4)]
+    assert sorted(printed([str(script)])) == [f"rank {rank} of 4: [11.5, 11.5, 11.5]" for rank in range(4)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cut", ["--pipeline 2 --data 2 --zero 1", "--data 2 --tensor 2 --zero 2"])
 def test_one_script_trains_over_the_grid_that_it_is_told(cut: str) -> None:
     """Four ranks on two agents reach the loss of one device in each step; the test trains that one by itself."""
     said = [*cut.split(), "--steps", "4", "--micro-batches", "2", "--dtype", "float64"]
-    outputs = on_two_agents(["-m", "course_lib.parallel.train", *said, "--oracle"])
+    lines = printed(["-m", "course_lib.parallel.train", *said, "--oracle"])
     given = train.arguments().parse_args(said)
     oracle = train.train_alone(given.steps, given.batch_size, getattr(torch, given.dtype))
-    lines = [line for out in outputs for line in out.splitlines()]
     assert [line.split()[:4] for line in lines] == [
         ["step", str(step), "loss", f"{loss:.6f}"] for step, loss in enumerate(oracle)
     ]
