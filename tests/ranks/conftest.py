@@ -15,6 +15,8 @@ import pytest
 
 from course_kit import ranks
 
+READS = ("tests/ranks/programs/*.txt",)
+
 Cell = Callable[..., Callable[..., Any]]
 PROGRAMS = Path(__file__).parent / "programs"
 _numbers = itertools.count(1)
