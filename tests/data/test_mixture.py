@@ -28,5 +28,5 @@ def test_a_sample_far_away_is_found_at_once() -> None:
 
 
 test_weights_that_are_none_are_refused = refused(
-    *((lambda w=w: Mixture(w), "give whole numbers above 0") for w in ([], [1, 0], [0.5, 0.5], [3, -1]))
+    *((lambda w=w: Mixture(w), "give whole numbers above 0") for w in ([], [1, 0], [0.5, 0.5], [3, -1]))  # type: ignore[arg-type]
 )

@@ -195,7 +195,7 @@ test_what_cannot_be_built_is_refused = refused(
         )
     ),
     *(
-        (lambda row=row: GPT(row, device="meta"), "not from .*; for a row of the zoo, give row.config")
+        (lambda row=row: GPT(row, device="meta"), "not from .*; for a row of the zoo, give row.config")  # type: ignore[arg-type]
         for row in (zoo.GPT2_SMALL, zoo.LLAMA3_8B.config)
     ),
     (lambda: GPT(CONFIG)(tokens(seq=25)), "25 tokens given.*context is 24"),

@@ -72,7 +72,7 @@ test_what_cannot_be_read_or_made_is_refused = refused(
     (lambda: Lexicon(words=20).ideal_nats(b"pe "), "not with a space"),
     (lambda: Lexicon(words=20).ideal_nats(b" PE"), "no word of this lexicon"),
     *(
-        (lambda wrong=wrong: Lexicon(**wrong), "give 1 to a million words")
+        (lambda wrong=wrong: Lexicon(**wrong), "give 1 to a million words")  # type: ignore[arg-type]
         for wrong in ({"words": 0}, {"words": 10**7}, {"exponent": 0.0})
     ),
 )

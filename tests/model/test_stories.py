@@ -115,7 +115,7 @@ def test_the_first_story_never_changes() -> None:
 
 test_rules_that_make_no_story_are_refused = refused(
     *(
-        (lambda rules=rules: Grammar(rules), words)
+        (lambda rules=rules: Grammar(rules), words)  # type: ignore[arg-type]
         for rules, words in (
             ({"story": [(1, "{who} came")]}, "no rule for who"),
             ({"start": [(1, "x")]}, "no rule for story"),

@@ -56,7 +56,7 @@ def test_exactly_enough_is_enough() -> None:
     ids=["the model's context", "the sequences of a rank", "a limit"],
 )
 def test_something_else_may_end_it_before_the_memory(setup: Setup, name: Any, value: int, words: str) -> None:
-    found = predict.largest(setup, name, 10**10, **({"limit": 10} if name == "batch_size" else {}))
+    found = predict.largest(setup, name, 10**10, limit=10 if name == "batch_size" else 10**6)
     assert found.value == value == getattr(found.setup, name)
     assert found.bounded_by.startswith(words)
 

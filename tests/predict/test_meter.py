@@ -55,7 +55,7 @@ FOLLOWED += [{**s, "attention": "tiled"} for s in FOLLOWED if s["attention"] == 
 """Those whose step `peak` follows."""
 
 
-def built(setup: Setup) -> GPT:
+def built(setup: Setup) -> Any:
     """The setup's model, with as much recompute as it says."""
     model = GPT(setup.gpt, device=setup.device, dtype=torch.bfloat16 if setup.precision == "bf16" else None)
     if setup.recompute == "full":
@@ -75,6 +75,7 @@ LLAMA_LIKE: dict[str, Any] = {"norm": "rmsnorm", "positions": "rotary", "dropout
 WAYS: list[dict[str, Any]] = [
     {"recompute": "selective"}, *({"recompute": "full", "recompute_every": every} for every in (1, 2, 3))
 ]  # fmt: skip
+CHANGES: list[dict[str, Any]] = [{}, {"dropout": 0.1}, {"dropout": 0.1, "bias": False}, LLAMA_LIKE]
 PASSES = [
     *(
         Setup(GPTConfig(2, 16, heads, 31, 32, **switches), rows, 24)
@@ -91,7 +92,7 @@ PASSES = [
     ),
     *(  # with one sequence or one head, what runs again reads the very tensor that queries, keys and values lie in
         Setup(GPTConfig(3, 16, heads, 256, 32, **changes), rows, precision=precision, **way)
-        for changes in ({}, {"dropout": 0.1}, {"dropout": 0.1, "bias": False}, LLAMA_LIKE)
+        for changes in CHANGES
         for (heads, rows), way in itertools.product(((2, 2), (2, 1), (1, 3)), WAYS)
         for precision in ("fp32", "bf16")
     ),

@@ -136,7 +136,7 @@ def test_blocks_send_what_rank_traffic_counts(model: Any, expert: int, full: int
     """A dense block sends two sums of the stream a pass, one more of each where it runs again."""
     setup = Setup(model, 8, precision="mixed", micro_batch=8 // expert, tensor=4, pipeline=2, expert=expert)
     setup = setup.with_(recompute="full" if full else "none", seq=min(setup.seq, 4096))
-    amounts = work(setup.config, setup.seq, layouts((4, 2, 1, 1, expert, 0, 8 // expert, 1, full, 8)))
+    amounts = work(setup.config, setup.seq, layouts((4, 2, 1, 1, expert, 0, 8 // expert, 1, full, 8)))  # type: ignore[arg-type]
     sent = rank_traffic(setup, range(1, setup.shape.layers + 1))
     assert amounts.tensor_bytes[0] == pytest.approx(sent["tensor"].total_bytes / setup.shape.layers, rel=1e-9)
     parts = 4 if expert == 1 else 1  # dense, the planner's stream lies cut over tensor ranks between blocks
