@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from course_lib.data.order import Order, permuted
-
-
-@pytest.mark.parametrize("key", [(0,), (7, 3), (2**40, 1, 5)])
-def test_every_sample_has_one_place(key: tuple[int, ...]) -> None:
-    for n in [*range(1, 2001), 2**12 - 1, 2**12, 2**12 + 1, 9_999, 65_537, 100_000]:
-        assert np.array_equal(np.sort(permuted(np.arange(n), n, *key)), np.arange(n)), n
+from tests.predict.refused import refused
 
 
 def test_places_may_come_in_any_order_and_number() -> None:
@@ -42,12 +37,6 @@ def test_another_epoch_is_another_order_and_neighbours_part() -> None:
     assert (np.abs(np.diff(first)) == 1).sum() < 14  # 2 are expected
 
 
-@pytest.mark.parametrize(("places", "n"), [([10], 10), ([-1], 10), ([0], 0)])
-def test_a_place_that_there_is_not_is_refused(places: list[int], n: int) -> None:
-    with pytest.raises(ValueError, match="give places from 0 to n - 1"):
-        permuted(places, n, 0)
-
-
 @pytest.mark.parametrize(("n", "batch"), [(40, 8), (44, 8), (5, 12), (1000, 7)])
 def test_ranks_share_the_batch_whatever_their_number(n: int, batch: int) -> None:
     """Row j of a step is the same sample for all world sizes, also where an epoch ends inside of the batch."""
@@ -62,12 +51,6 @@ def test_ranks_share_the_batch_whatever_their_number(n: int, batch: int) -> None
             assert np.array_equal(dealt, whole)
 
 
-@pytest.mark.parametrize(("rank", "world_size"), [(5, 4), (4, 4), (-1, 4)])
-def test_a_rank_that_there_is_not_is_refused(rank: int, world_size: int) -> None:
-    with pytest.raises(ValueError, match=f"rank={rank} of 4: give 0 to 3"):
-        Order(40, 8).of(0, rank, world_size)
-
-
 def test_each_epoch_has_every_sample_once() -> None:
     order = Order(44, 8, seed=1)
     run = np.concatenate([order.of(step) for step in range(22)])  # four epochs
@@ -75,7 +58,17 @@ def test_each_epoch_has_every_sample_once() -> None:
     assert (np.sort(epochs) == np.arange(44)).all() and not (epochs[0] == epochs[1]).all()
 
 
-def test_an_order_without_samples_is_refused() -> None:
-    for n, batch in ((0, 8), (8, 0)):
-        with pytest.raises(ValueError, match="both must be at least 1"):
-            Order(n, batch)
+test_what_there_is_not_is_refused = refused(
+    *(
+        (lambda places=places, n=n: permuted(places, n, 0), "give places from 0 to n - 1")
+        for places, n in (([10], 10), ([-1], 10), ([0], 0))
+    ),
+    *((lambda rank=rank: Order(40, 8).of(0, rank, 4), f"rank={rank} of 4: give 0 to 3") for rank in (5, 4, -1)),
+    *((lambda n=n, batch=batch: Order(n, batch), "both must be at least 1") for n, batch in ((0, 8), (8, 0))),
+)
+
+
+@pytest.mark.parametrize("key", [(0,), *(pytest.param(k, marks=pytest.mark.nightly) for k in ((7, 3), (2**40, 1, 5)))])
+def test_every_sample_has_one_place(key: tuple[int, ...]) -> None:
+    for n in [*range(1, 2001), 2**12 - 1, 2**12, 2**12 + 1, 9_999, 65_537, 100_000]:
+        assert np.array_equal(np.sort(permuted(np.arange(n), n, *key)), np.arange(n)), n

@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 4, *(pytest.param(n, marks=pytest.mark.nightly) for n in (3, 8))])
 def test_nothing_is_lost_and_nothing_twice(folder: Path, world_size: int) -> None:
     due = torch.tensor([[4 * int(sample) for sample in ORDER.of(step)] for step in range(STEPS)])
     files = [f"{step}-on-{world_size}" for step in range(STEPS)]

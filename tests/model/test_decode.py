@@ -12,6 +12,7 @@ from course_lib.model import decode
 from course_lib.model.decode import PagedCache, Pages, ReservedCache, generate, read, speculate
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.train.recompute import RecomputedLayers, recompute_only
+from tests.predict.refused import refused
 
 CONFIG = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=64)
 ROTARY = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=64, positions="rotary")
@@ -68,10 +69,12 @@ def test_logits_do_not_depend_on_how_a_text_is_cut(config: GPTConfig) -> None:
 def test_a_cache_holds_the_formula_s_bytes() -> None:
     cache = ReservedCache(CONFIG, 3, 40)
     assert cache.held_bytes == predict.kv_cache(CONFIG, 3, 40, bytes_per_element=4)
-    with pytest.raises(ValueError, match="41 tokens for a cache with room for 40"):
-        read(GPT(CONFIG), prompt(3, 41), cache)
-    with pytest.raises(ValueError, match="the context is 64"):
-        read(GPT(CONFIG), prompt(3, 65), ReservedCache(CONFIG, 3, 100))
+
+
+test_what_has_no_room_is_refused = refused(
+    (lambda: read(GPT(CONFIG), prompt(3, 41), ReservedCache(CONFIG, 3, 40)), "41 tokens for a cache with room for 40"),
+    (lambda: read(GPT(CONFIG), prompt(3, 65), ReservedCache(CONFIG, 3, 100)), "the context is 64"),
+)
 
 
 def test_decoding_multiplies_for_one_token_alone() -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from course_lib.model.lexicon import Lexicon
+from tests.predict.refused import refused
 
 
 def test_words_are_different_and_short_ones_come_often() -> None:
@@ -40,17 +41,8 @@ def test_the_ideal_reader_by_hand() -> None:
     """Three words: each byte costs the log of the share of words that go on with it."""
     lexicon = Lexicon(words=3, exponent=1.0)
     lexicon.words, lexicon.probabilities = [b"aa ", b"ab ", b"ba "], [0.5, 0.3, 0.2]
-    lexicon._mass = {
-        b"": 1.0,
-        b"a": 0.8,
-        b"b": 0.2,
-        b"aa": 0.5,
-        b"ab": 0.3,
-        b"ba": 0.2,
-        b"aa ": 0.5,
-        b"ab ": 0.3,
-        b"ba ": 0.2,
-    }
+    lexicon._mass = {b"": 1.0, b"a": 0.8, b"b": 0.2, b"aa": 0.5, b"ab": 0.3, b"ba": 0.2}
+    lexicon._mass |= {b"aa ": 0.5, b"ab ": 0.3, b"ba ": 0.2}
     due = [-math.log(0.8), -math.log(0.3 / 0.8), 0.0, -math.log(0.2), 0.0]
     assert lexicon.ideal_nats(b" ab ba") == pytest.approx(due)
 
@@ -58,9 +50,8 @@ def test_the_ideal_reader_by_hand() -> None:
 def test_what_a_word_costs_is_its_information_and_on_average_the_entropy() -> None:
     lexicon = Lexicon(words=500)
     for rank in (0, 7, 499):
-        assert sum(lexicon.ideal_nats(b" " + lexicon.words[rank])) == pytest.approx(
-            -math.log(lexicon.probabilities[rank])
-        )
+        nats = sum(lexicon.ideal_nats(b" " + lexicon.words[rank]))
+        assert nats == pytest.approx(-math.log(lexicon.probabilities[rank]))
     (row,), _ = lexicon.batch(0, 0, 0, 1, 60_000)
     nats = lexicon.ideal_nats(bytes(row.tolist()))
     assert sum(nats) / len(nats) == pytest.approx(lexicon.entropy_per_byte, rel=0.02)
@@ -77,13 +68,11 @@ def test_no_other_reader_loses_less() -> None:
     assert ideal < sum(even.ideal_nats(text)) / (len(text) - 1) < letters
 
 
-@pytest.mark.parametrize(("window", "words"), [(b"pe ", "not with a space"), (b" PE", "no word of this lexicon")])
-def test_a_text_of_another_kind_is_refused(window: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Lexicon(words=20).ideal_nats(window)
-
-
-@pytest.mark.parametrize("wrong", [{"words": 0}, {"words": 10**7}, {"exponent": 0.0}])
-def test_a_lexicon_that_cannot_be_is_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match="give 1 to a million words"):
-        Lexicon(**wrong)
+test_what_cannot_be_read_or_made_is_refused = refused(
+    (lambda: Lexicon(words=20).ideal_nats(b"pe "), "not with a space"),
+    (lambda: Lexicon(words=20).ideal_nats(b" PE"), "no word of this lexicon"),
+    *(
+        (lambda wrong=wrong: Lexicon(**wrong), "give 1 to a million words")  # type: ignore[arg-type]
+        for wrong in ({"words": 0}, {"words": 10**7}, {"exponent": 0.0})
+    ),
+)

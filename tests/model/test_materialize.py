@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 from course_kit import measure
 from course_lib.model.materialize import materialize
+from tests.predict.refused import refused
 
 
 class Tied(nn.Module):
@@ -87,13 +87,12 @@ class Bare(nn.Module):
         self.register_buffer("angles", torch.arange(4.0))
 
 
-def test_a_part_that_nobody_fills_is_named():
+def bare_on_meta() -> nn.Module:
     with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(2, 2), Bare())
-    with pytest.raises(ValueError, match=r"1 \(Bare\) owns angles and has no reset_parameters"):
-        materialize(model)
+        return nn.Sequential(nn.Linear(2, 2), Bare())
 
 
-def test_values_are_not_thrown_away():
-    with pytest.raises(ValueError, match="weight of the module .Linear. is on cpu and has values"):
-        materialize(nn.Linear(2, 2))
+test_what_would_stay_unfilled_or_be_thrown_away_is_named = refused(
+    (lambda: materialize(bare_on_meta()), r"1 \(Bare\) owns angles and has no reset_parameters"),
+    (lambda: materialize(nn.Linear(2, 2)), "weight of the module .Linear. is on cpu and has values"),
+)

@@ -12,11 +12,15 @@ import torch
 from course_lib.model import text
 from course_lib.model.seeds import integers
 from course_lib.model.text import Grammar
+from tests.predict.refused import refused
 
 SOURCES = [text.stories(0), text.python_manual(), text.Corpus(bytes(range(256)) * 4, "all bytes")]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=["stories", "manual", "corpus"])
+sources = pytest.mark.parametrize("source", SOURCES, ids=["stories", "manual", "corpus"])
+
+
+@sources
 def test_a_batch_is_a_function_of_its_arguments(source: text.TextSource) -> None:
     def batch(seed: int = 0, step: int = 0, rank: int = 0) -> torch.Tensor:
         return source.batch(seed, step, rank, batch_size=3, context=40)[0]
@@ -24,41 +28,24 @@ def test_a_batch_is_a_function_of_its_arguments(source: text.TextSource) -> None
     first = batch()
     others = [batch(seed=1), batch(step=1), batch(rank=1), batch(step=1, rank=1)]
     assert torch.equal(first, batch())
+    assert not torch.equal(*(text.stories(seed).batch(0, 0, 0, 3, 40)[0] for seed in (0, 1)))
     for i, a in enumerate([first, *others]):
         assert not any(torch.equal(a, b) for b in others[i:])
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=["stories", "manual", "corpus"])
-def test_targets_are_the_inputs_one_byte_later(source: text.TextSource) -> None:
+@sources
+def test_targets_are_one_byte_later_and_ranks_share_a_batch_whatever_their_number(source: text.TextSource) -> None:
     inputs, targets = source.batch(0, 0, 0, 5, 33)
     assert inputs.shape == targets.shape == (5, 33)
     assert inputs.dtype == targets.dtype == torch.int64
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert int(inputs.min()) >= 0 and int(inputs.max()) < text.VOCAB_SIZE
     assert inputs.is_contiguous() and targets.is_contiguous()
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=["stories", "manual", "corpus"])
-def test_the_global_batch_does_not_depend_on_the_number_of_ranks(source: text.TextSource) -> None:
     whole = source.batch(seed=2, step=9, rank=0, batch_size=8, context=20)
     for world_size in (2, 4, 8):
         parts = [source.batch(2, 9, rank, 8 // world_size, 20) for rank in range(world_size)]
         for i in range(2):
             assert torch.equal(torch.cat([part[i] for part in parts]), whole[i])
-
-
-def test_another_process_gets_the_same_bytes() -> None:
-    """Even with another hash seed, which is where hidden dependence on a process tends to hide."""
-    program = "from course_lib.model import text; print(text.stories(1).batch(2, 3, 4, 2, 50)[0].tolist())"
-    there = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "77"},
-        cwd=Path(text.__file__).parents[2],
-    )  # fmt: skip
-    assert there.stdout.strip() == str(text.stories(1).batch(2, 3, 4, 2, 50)[0].tolist())
-
-
-def test_stories_have_seeds_of_their_own() -> None:
-    assert not torch.equal(text.stories(0).batch(0, 0, 0, 2, 50)[0], text.stories(1).batch(0, 0, 0, 2, 50)[0])
 
 
 def test_no_row_comes_twice() -> None:
@@ -79,6 +66,52 @@ def test_windows_of_stories_start_at_every_byte_of_the_stream_alike() -> None:
     follows = {b"ab": (1 + 1) / 18, b"b0": 0.5 / 18, b"ba": 0.5 / 18, b"01": 1 / 18, b"ef": 1 / 18, b"fa": 0.5 / 18}
     for pair, share in follows.items():
         assert starts[pair] / count == pytest.approx(share, abs=4 * (share / count) ** 0.5)
+
+
+def test_ngram_entropy_of_known_sequences() -> None:
+    assert text.ngram_entropy(b"abab" * 100, 1) == pytest.approx(math.log(2))
+    assert text.ngram_entropy(b"abab" * 100, 2) == pytest.approx(0, abs=1e-12)
+    assert text.ngram_entropy(bytes(range(256)) * 3, 1) == pytest.approx(math.log(256))
+
+
+def test_the_manual_is_large_and_english() -> None:
+    data = text.python_manual().data
+    assert len(data) > 300_000
+    assert b"The ``if`` statement" in data or b'The "if" statement' in data
+
+
+def test_corpus_windows_reach_both_ends() -> None:
+    source = text.Corpus(b"0123456789", "digits")
+    windows = {source.window(integers(i), 9) for i in range(40)}
+    assert windows == {b"012345678", b"123456789"}
+    assert source.window(integers(0), 10) == b"0123456789"
+
+
+def batch_with(**wrong: int) -> object:
+    return text.stories(0).batch(**{"seed": 0, "step": 0, "rank": 0, "batch_size": 1, "context": 8} | wrong)
+
+
+test_impossible_batches_are_refused = refused(
+    *(
+        (lambda wrong=wrong: batch_with(**wrong), "at least")
+        for wrong in ({"batch_size": 0}, {"context": 0}, {"step": -1}, {"rank": -1})
+    ),
+    (lambda: text.ngram_entropy(b"abc", 0), "at least 1"),
+    (
+        lambda: text.Corpus(b"0123456789", "digits").window(integers(0), 11),
+        "digits has 10 bytes, too few for a window of 11",
+    ),
+)
+
+
+def test_another_process_gets_the_same_bytes() -> None:
+    """Even with another hash seed, which is where hidden dependence on a process tends to hide."""
+    program = "from course_lib.model import text; print(text.stories(1).batch(2, 3, 4, 2, 50)[0].tolist())"
+    there = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "77"},
+        cwd=Path(text.__file__).parents[2],
+    )  # fmt: skip
+    assert there.stdout.strip() == str(text.stories(1).batch(2, 3, 4, 2, 50)[0].tolist())
 
 
 def test_no_table_of_ngrams_beats_the_floor() -> None:
@@ -105,33 +138,3 @@ def held_out_loss(train: bytes, held_out: bytes, n: int) -> float:
 
     places = range(n, len(held_out) - n, 7)
     return -sum(math.log(p(held_out[i : i + n])) for i in places) / len(places)
-
-
-def test_ngram_entropy_of_known_sequences() -> None:
-    assert text.ngram_entropy(b"abab" * 100, 1) == pytest.approx(math.log(2))
-    assert text.ngram_entropy(b"abab" * 100, 2) == pytest.approx(0, abs=1e-12)
-    assert text.ngram_entropy(bytes(range(256)) * 3, 1) == pytest.approx(math.log(256))
-    with pytest.raises(ValueError, match="at least 1"):
-        text.ngram_entropy(b"abc", 0)
-
-
-def test_the_manual_is_large_and_english() -> None:
-    data = text.python_manual().data
-    assert len(data) > 300_000
-    assert b"The ``if`` statement" in data or b'The "if" statement' in data
-
-
-def test_corpus_windows_reach_both_ends() -> None:
-    source = text.Corpus(b"0123456789", "digits")
-    windows = {source.window(integers(i), 9) for i in range(40)}
-    assert windows == {b"012345678", b"123456789"}
-    assert source.window(integers(0), 10) == b"0123456789"
-    with pytest.raises(ValueError, match="digits has 10 bytes, too few for a window of 11"):
-        source.window(integers(0), 11)
-
-
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"context": 0}, {"step": -1}, {"rank": -1}])
-def test_impossible_batches_are_refused(wrong: dict) -> None:
-    arguments = {"seed": 0, "step": 0, "rank": 0, "batch_size": 1, "context": 8} | wrong
-    with pytest.raises(ValueError, match="at least"):
-        text.stories(0).batch(**arguments)

@@ -12,6 +12,7 @@ from torch import Tensor
 from course_kit import measure
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.model.tiled_attention import TiledAttention, tiled_attention
+from tests.predict.refused import refused
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
@@ -29,22 +30,15 @@ def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, seed: in
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_public_course_s_forward_test_passes_by_an_adapter_of_two_lines(causal: bool) -> None:
-    """As in Stanford's CS336, assignment 2: output, and L as the one saved tensor of shape (batch, queries)."""
-    q, k, v = drawn(*[(4, 128, 64)] * 3, dtype=torch.float32)
+def test_a_public_course_s_tests_pass_by_an_adapter_of_two_lines(causal: bool) -> None:
+    """Stanford's CS336, assignment 2: output, L as the one saved tensor of shape (batch, queries), gradients."""
+    q, k, v, gradient = drawn(*[(4, 128, 64)] * 4, dtype=torch.float32)
     output = TiledAttention.apply(q, k, v, causal)
     due, logsum = explicit(q, k, v, causal)
     (saved,) = [each for each in output.grad_fn.saved_tensors if each.shape == (4, 128)]
-    torch.testing.assert_close(output, due, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(saved, logsum, rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_public_course_s_backward_test_passes_by_an_adapter_of_two_lines(causal: bool) -> None:
-    q, k, v, gradient = drawn(*[(4, 128, 64)] * 4, dtype=torch.float32)
-    ours = torch.autograd.grad(TiledAttention.apply(q, k, v, causal), (q, k, v), gradient)
-    due = torch.autograd.grad(explicit(q, k, v, causal)[0], (q, k, v), gradient)
-    torch.testing.assert_close(ours, due, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close((output, saved), (due, logsum), rtol=1e-2, atol=1e-2)
+    ours, theirs = (torch.autograd.grad(result, (q, k, v), gradient) for result in (output, due))
+    torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -176,17 +170,16 @@ def test_a_gpt_with_tiled_attention_takes_the_explicit_one_s_step(positions: str
         torch.testing.assert_close(ours.grad, due.grad, rtol=0, atol=1e-12)
 
 
-def test_mistakes_are_named() -> None:
-    q = torch.zeros(2, 4, 8)
-    with pytest.raises(ValueError, match="all but the number of queries"):
-        inspect.unwrap(tiled_attention)(q, torch.zeros(2, 5, 8), torch.zeros(2, 6, 8))
-    for width in (1, 4):  # a width of 1 would fit every width of the output
-        with pytest.raises(ValueError, match="all but the number of queries"):
-            inspect.unwrap(tiled_attention)(q, torch.zeros(2, 5, 8), torch.zeros(2, 5, width))
-    for each in ((q.long(), q.long(), q.long()), (q, q.long(), q), (q[0, 0], q[0, 0], q[0, 0])):
-        with pytest.raises(ValueError, match="floating-point numbers, of two dims or more"):
-            inspect.unwrap(tiled_attention)(*each)
-    with pytest.raises(ValueError, match="at least one of each"):
-        tiled_attention(q, q, q, rows=0)
-    with pytest.raises(ValueError, match="no weights to drop"):
-        GPTConfig(1, 8, 2, 10, 8, dropout=0.1, attention="tiled")
+Q, TILED = torch.zeros(2, 4, 8), inspect.unwrap(tiled_attention)
+test_mistakes_are_named = refused(
+    *(  # a width of 1 would fit every width of the output
+        (lambda k=k, v=v: TILED(Q, torch.zeros(*k), torch.zeros(*v)), "all but the number of queries")
+        for k, v in (((2, 5, 8), (2, 6, 8)), ((2, 5, 8), (2, 5, 1)), ((2, 5, 8), (2, 5, 4)))
+    ),
+    *(
+        (lambda qkv=qkv: TILED(*qkv), "floating-point numbers, of two dims or more")
+        for qkv in ((Q.long(), Q.long(), Q.long()), (Q, Q.long(), Q), (Q[0, 0], Q[0, 0], Q[0, 0]))
+    ),
+    (lambda: tiled_attention(Q, Q, Q, rows=0), "at least one of each"),
+    (lambda: GPTConfig(1, 8, 2, 10, 8, dropout=0.1, attention="tiled"), "no weights to drop"),
+)

@@ -12,6 +12,7 @@ from course_kit import measure
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict.allocator import CachingAllocator, OutOfMemory
 from course_lib.train.step import train_step
+from tests.predict.refused import refused
 
 MIB = 2**20
 
@@ -124,15 +125,16 @@ def test_a_recorded_step_goes_through_it() -> None:
         CachingAllocator(card.peak_allocated // 2).replay(record.lifetimes)
 
 
-def test_mistakes_are_explained() -> None:
-    card = CachingAllocator(2 * MIB)
+def twice(card: CachingAllocator) -> None:
     card.allocate("a", 1)
-    with pytest.raises(ValueError, match="a new owner, and at least 1 byte"):
-        card.allocate("a", 1)
-    with pytest.raises(ValueError, match="it holds no block"):
-        card.free("b")
-    with pytest.raises(ValueError, match="at least 1 byte"):
-        CachingAllocator(0)
+    card.allocate("a", 1)
+
+
+test_mistakes_are_explained = refused(
+    (lambda: twice(CachingAllocator(2 * MIB)), "a new owner, and at least 1 byte"),
+    (lambda: CachingAllocator(2 * MIB).free("b"), "it holds no block"),
+    (lambda: CachingAllocator(0), "at least 1 byte"),
+)
 
 
 @pytest.mark.gpu

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from course_lib import predict
 from course_lib.predict.memory import Convolution
+from tests.parallel.tensor_checks import saved_by
+from tests.predict.refused import refused
 
 
 def network(layers: list[Convolution], channels: int) -> nn.Sequential:
@@ -24,20 +24,8 @@ def network(layers: list[Convolution], channels: int) -> nn.Sequential:
 
 
 def kept(net: nn.Module, x: Tensor) -> int:
-    """Bytes of all blocks that autograd saves, parameters not counted."""
-    saved: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        saved.append(tensor.detach())
-        return saved[-1]
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = net(x)
-    assert result.requires_grad
-    blocks = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in saved}
-    for parameter in net.parameters():
-        blocks.pop(parameter.untyped_storage().data_ptr(), None)
-    return sum(blocks.values())
+    """Bytes of all blocks that autograd saves, the images among them, parameters not counted."""
+    return saved_by(net, x)[1] + x.nbytes
 
 
 NETWORKS: list[list[Convolution]] = [
@@ -63,15 +51,9 @@ def test_half_the_bytes_in_16_bits():
     assert predicted == kept(net, x) == predict.convolution_activations(layers, 2, (3, 16, 16)) // 2
 
 
-WRONG: list[Any] = [
+test_mistakes_are_explained = refused(
     (lambda: Convolution(0), "sizes must be at least 1"),
     (lambda: predict.convolution_activations([Convolution(1)], 0, (3, 8, 8)), "batch_size=0"),
     (lambda: predict.convolution_activations([Convolution(1, kernel=9, padding=0)], 1, (3, 8, 8)), "too small"),
     (lambda: predict.convolution_activations([Convolution(1, pool=9)], 1, (3, 8, 8)), "too small an image"),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), WRONG)
-def test_mistakes_are_explained(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+)

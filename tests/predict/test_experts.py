@@ -8,6 +8,7 @@ from course_lib import predict
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.parallel.experts import ParallelExperts
 from course_lib.parallel.mesh import Mesh
+from tests.predict.refused import refused
 
 CONFIG = ExpertConfig(width=16, hidden=32, experts=8, top_k=2)
 
@@ -49,8 +50,7 @@ def test_traffic_of_an_even_layer() -> None:
     assert half["expert"].modelled_bytes["all_to_all"] == 4 * (16 * 16 * 2) * 3 // 4  # 16 tokens, one choice
 
 
-def test_nothing_is_refused_without_a_number() -> None:
-    with pytest.raises(ValueError, match="tokens=0"):
-        predict.layer_flops(CONFIG, 0)
-    with pytest.raises(ValueError, match="element_bytes=0"):
-        predict.expert_traffic(CONFIG, Mesh({"expert": 2}), 64, 0)
+test_nothing_is_refused_without_a_number = refused(
+    (lambda: predict.layer_flops(CONFIG, 0), "tokens=0"),
+    (lambda: predict.expert_traffic(CONFIG, Mesh({"expert": 2}), 64, 0), "element_bytes=0"),
+)

@@ -1,7 +1,6 @@
 """Failures of large runs: the papers' formulas, and the simulation that knows none of them."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from scipy.optimize import brentq
 
 from course_lib.predict import daly, mean_time_between_stops, waste, young
 from course_pages.lesson17.stops import slowest_of
+from tests.predict.refused import refused
 
 DAY, YEAR = 86_400, 365.25 * 86_400
 
@@ -41,18 +41,13 @@ def test_a_checkpoint_of_a_minute_is_made_every_nineteen() -> None:
 
 
 @pytest.mark.parametrize("between_s", [1830, 3.1 * 3600, 30 * DAY])
-def test_the_best_interval_is_dalys(between_s: float) -> None:
-    best = min((waste(interval, 60, between_s), interval) for interval in range(60, 40_000, 10))
-    assert waste(daly(60, between_s), 60, between_s) == pytest.approx(best[0], rel=2e-3)
-    assert best[0] <= waste(young(60, between_s), 60, between_s)
-
-
-@pytest.mark.parametrize("between_s", [1830, 3.1 * 3600])
 def test_dalys_interval_is_where_the_waste_is_flat(between_s: float) -> None:
-    """There (1 - τ/M)·e^((τ+δ)/M) = 1; Young's is some per cent off."""
+    """There (1 - τ/M)·e^((τ+δ)/M) = 1; Young's is some per cent off where stops come often."""
     exact = float(brentq(lambda t: (1 - t / between_s) * math.exp((t + 60) / between_s) - 1, 1, between_s))  # type: ignore[arg-type]
     assert daly(60, between_s) == pytest.approx(exact, rel=1e-3)
-    assert abs(young(60, between_s) / exact - 1) > 0.03
+    assert abs(young(60, between_s) / exact - 1) > 0.03 or between_s > DAY
+    for interval in (young(60, between_s), 0.9 * exact, 1.1 * exact):
+        assert waste(exact, 60, between_s) < waste(interval, 60, between_s)
 
 
 def test_young_and_daly_agree_where_checkpoints_are_short() -> None:
@@ -67,12 +62,6 @@ def test_the_simulation_loses_what_the_formula_says(between_s: float, restart_s:
     assert sum(lost) / 3 == pytest.approx(waste(interval, 60, between_s, restart_s), abs=0.01)
 
 
-def test_ten_thousand_stops_are_simulated_in_a_moment() -> None:
-    started = time.process_time()
-    simulate(600, 60, 1830)
-    assert time.process_time() - started < 1
-
-
 def test_the_slowest_of_many_is_slower() -> None:
     assert slowest_of(2, 0.02) == pytest.approx(1 + 0.02 / 3.14159**0.5, abs=2e-3)  # the mean of two normals' largest
     assert slowest_of(10_000, 0.02) > slowest_of(100, 0.02)
@@ -84,7 +73,6 @@ def test_who_never_comes_through_loses_everything(times: tuple[float, ...]) -> N
     assert waste(69_000, 60, 100) == 1  # e^690 is a float
 
 
-@pytest.mark.parametrize("call", [lambda: young(0, 1), lambda: daly(1, -1), lambda: waste(0, 1, 1)])
-def test_times_that_are_none_are_refused(call) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match="must be positive"):
-        call()
+test_times_that_are_none_are_refused = refused(
+    *((call, "must be positive") for call in (lambda: young(0, 1), lambda: daly(1, -1), lambda: waste(0, 1, 1)))
+)

@@ -15,6 +15,7 @@ import torch
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.model.materialize import materialize
+from tests.predict.refused import refused
 
 CONFIG = GPTConfig(layers=4, width=512, heads=8, vocab_size=2048, context=64)
 PROCESSES = 3
@@ -48,21 +49,6 @@ def make(rank: int, barrier: Any, told: Any) -> None:
     told.put(grown)
 
 
-def test_it_is_what_the_kernel_counts() -> None:
-    spawn = multiprocessing.get_context("spawn")  # not forked: pages that processes share are nobody's own
-    barrier, told = spawn.Barrier(PROCESSES, timeout=120), spawn.Queue()
-    processes = [spawn.Process(target=make, args=(rank, barrier, told)) for rank in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    grown = [told.get(timeout=120) for _ in processes]
-    for process in processes:
-        process.join()
-    for made in WAYS:
-        together = max if made == "in turn" else sum  # in turn, the others have none meanwhile
-        due = predict.host_memory(CONFIG, PROCESSES, made)
-        assert together(each[made] for each in grown) == pytest.approx(due, rel=0.02, abs=2**20), made
-
-
 def test_it_is_as_many_models_as_processes() -> None:
     assert predict.host_memory(70e9, 8) == 8 * 4 * 70e9
     assert predict.host_memory(CONFIG, 8, "in turn") == 4 * predict.parameters(CONFIG)
@@ -78,8 +64,23 @@ def test_what_was_made_on_meta_takes_its_share_later() -> None:
     assert own_bytes() - before == pytest.approx(2 * predict.parameters(CONFIG), rel=0.02, abs=2**20)
 
 
-def test_words_and_sizes_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ValueError, match="made"):
-        predict.host_memory(CONFIG, 2, "twice")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="processes"):
-        predict.host_memory(CONFIG, 0)
+@pytest.mark.nightly  # three processes start; by hand, and for one process, above
+def test_it_is_what_the_kernel_counts() -> None:
+    spawn = multiprocessing.get_context("spawn")  # not forked: pages that processes share are nobody's own
+    barrier, told = spawn.Barrier(PROCESSES, timeout=120), spawn.Queue()
+    processes = [spawn.Process(target=make, args=(rank, barrier, told)) for rank in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    grown = [told.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    for made in WAYS:
+        together = max if made == "in turn" else sum  # in turn, the others have none meanwhile
+        due = predict.host_memory(CONFIG, PROCESSES, made)
+        assert together(each[made] for each in grown) == pytest.approx(due, rel=0.02, abs=2**20), made
+
+
+test_words_and_sizes_that_do_not_exist_are_refused = refused(
+    (lambda: predict.host_memory(CONFIG, 2, "twice"), "made"),  # type: ignore[arg-type]
+    (lambda: predict.host_memory(CONFIG, 0), "processes"),
+)

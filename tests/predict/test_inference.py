@@ -12,6 +12,7 @@ from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, Block, GPTConfig
+from tests.predict.refused import refused
 
 CONFIG = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
 
@@ -30,14 +31,6 @@ def test_the_formula_counts_the_keys_and_values_of_a_real_pass(dtype: torch.dtyp
 def test_grouping_divides_the_cache() -> None:
     every_query_its_own = replace(zoo.LLAMA3_70B.config, kv_heads=64)
     assert predict.kv_cache(every_query_its_own, 1, 8192) == 8 * predict.kv_cache(zoo.LLAMA3_70B, 1, 8192)
-
-
-@pytest.mark.parametrize("wrong", [{"batch_size": -1}, {"seq": -1}, {"bytes_per_element": -2}])
-def test_negative_sizes_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must not be negative"):
-        predict.kv_cache(CONFIG, **{"batch_size": 1, "seq": 1} | wrong)
-    with pytest.raises(ValueError, match="smallest=-4"):
-        predict.inference_buffers([8, -4])
 
 
 @pytest.mark.parametrize("layers", [1, 4, 32])
@@ -59,5 +52,13 @@ def test_inference_needs_two_buffers_and_training_all(layers: int) -> None:
 
 def test_the_largest_neighbours_count() -> None:
     assert predict.inference_buffers([1, 5, 2, 6, 1]) == 8
-    with pytest.raises(ValueError, match="at least one result"):
-        predict.inference_buffers([1])
+
+
+test_sizes_that_cannot_be_are_refused = refused(
+    *(
+        (lambda wrong=wrong: predict.kv_cache(CONFIG, **{"batch_size": 1, "seq": 1} | wrong), "must not be negative")
+        for wrong in ({"batch_size": -1}, {"seq": -1}, {"bytes_per_element": -2})
+    ),
+    (lambda: predict.inference_buffers([8, -4]), "smallest=-4"),
+    (lambda: predict.inference_buffers([1]), "at least one result"),
+)

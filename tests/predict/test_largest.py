@@ -12,6 +12,7 @@ from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
+from tests.predict.refused import refused
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=31, context=64)
 PLAIN = Setup(SMALL, batch_size=2, seq=16)
@@ -36,20 +37,28 @@ def test_it_is_what_trying_all_of_them_finds(name: str, memory: int) -> None:
 
 def test_exactly_enough_is_enough() -> None:
     needed = predict.peak(PLAIN.with_(batch_size=5)).total
-    assert predict.largest(PLAIN, "batch_size", needed).value == 5
-    assert predict.largest(PLAIN, "batch_size", needed - 1).value == 4
+    for memory, value in ((needed, 5), (needed - 1, 4)):
+        assert predict.largest(PLAIN, "batch_size", memory).value == value
 
 
-def test_the_models_context_may_end_it_before_the_memory() -> None:
-    found = predict.largest(PLAIN, "seq", 10**9)
-    assert (found.value, found.setup.seq) == (64, 64)
-    assert found.bounded_by.startswith("seq=65 is longer than the model's context of 64")
-
-
-def test_so_may_the_sequences_of_a_rank() -> None:
-    found = predict.largest(PLAIN.with_(batch_size=6), "micro_batch", 10**10)
-    assert found.value == 6
-    assert found.bounded_by == "micro_batch=7 is more than the 6 sequences that fall on the rank"
+@pytest.mark.parametrize(
+    ("setup", "name", "value", "words"),
+    [
+        (PLAIN, "seq", 64, "seq=65 is longer than the model's context of 64"),
+        (
+            PLAIN.with_(batch_size=6),
+            "micro_batch",
+            6,
+            "micro_batch=7 is more than the 6 sequences that fall on the rank",
+        ),
+        (PLAIN, "batch_size", 10, "batch_size=11 is above the limit of 10"),
+    ],
+    ids=["the model's context", "the sequences of a rank", "a limit"],
+)
+def test_something_else_may_end_it_before_the_memory(setup: Setup, name: Any, value: int, words: str) -> None:
+    found = predict.largest(setup, name, 10**10, limit=10 if name == "batch_size" else 10**6)
+    assert found.value == value == getattr(found.setup, name)
+    assert found.bounded_by.startswith(words)
 
 
 def test_a_larger_piece_may_need_less_than_a_smaller_one() -> None:
@@ -60,11 +69,6 @@ def test_a_larger_piece_may_need_less_than_a_smaller_one() -> None:
     for memory in needs.values():
         largest = max(n for n, needed in needs.items() if needed <= memory)
         assert predict.largest(setup, "micro_batch", memory).value == largest
-
-
-def test_so_may_a_limit() -> None:
-    found = predict.largest(PLAIN, "batch_size", 10**9, limit=10)
-    assert (found.value, found.bounded_by) == (10, "batch_size=11 is above the limit of 10")
 
 
 def test_widths_are_multiples_of_the_heads_and_batches_of_the_ranks() -> None:
@@ -88,17 +92,14 @@ def test_the_largest_model_by_its_states(gradients: Any, bytes_each: int) -> Non
     assert (found.account.total, found.setup.config) == (found.value * bytes_each, found.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((PLAIN, "batch_size", 0), "memory=0: must be positive"),
-        ((PLAIN, "batch_size", 1000), "nothing fits: batch_size=1 needs .* more than the 1,000 B"),
-        ((PLAIN, "precision", 10**6), "'precision' is no number to search for: choose one of config, batch_size"),
-        ((Setup(10**9), "layers", 10**6), "'layers' is no number"),
-        ((Setup(10**9), "batch_size", 10**6), "1,000,000,000 parameters have no layers"),
-        ((PLAIN.with_(tensor=2), "batch_size", 10**6), "peak does not hold for tensor=2"),
-    ],
+test_questions_without_an_answer = refused(
+    (lambda: predict.largest(PLAIN, "batch_size", 0), "memory=0: must be positive"),
+    (lambda: predict.largest(PLAIN, "batch_size", 1000), "nothing fits: batch_size=1 needs .* more than the 1,000 B"),
+    (
+        lambda: predict.largest(PLAIN, "precision", 10**6),
+        "'precision' is no number to search for: choose one of config, batch_size",
+    ),
+    (lambda: predict.largest(Setup(10**9), "layers", 10**6), "'layers' is no number"),
+    (lambda: predict.largest(Setup(10**9), "batch_size", 10**6), "^1,000,000,000 parameters have no layers"),
+    (lambda: predict.largest(PLAIN.with_(tensor=2), "batch_size", 10**6), "^peak does not hold for tensor=2"),
 )
-def test_questions_without_an_answer(arguments: tuple[Any, ...], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        predict.largest(*arguments)

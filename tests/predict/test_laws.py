@@ -18,6 +18,7 @@ from course_lib.predict.laws import (
     resampled,
     spread_at,
 )
+from tests.predict.refused import refused
 
 TRUE = ScalingLaw(1.4, 9.0, 120.0, 0.37, 0.44)
 BUDGETS = np.repeat([3e10, 6e10, 1.2e11, 2.4e11, 4.8e11], 6)
@@ -66,24 +67,28 @@ def test_huber_is_a_square_and_then_a_line() -> None:
     assert np.isfinite(huber(np.array([800.0, 800.0, 0.1, 0.1, 800.0]), runs)[0])
 
 
-def test_a_fit_finds_the_law_that_made_the_runs() -> None:
-    for entropy in (TRUE.E, None):
-        law = fit_law(made(TRUE), entropy)
-        assert (law.E, law.alpha, law.beta, law.a) == pytest.approx((TRUE.E, TRUE.alpha, TRUE.beta, TRUE.a), rel=2e-3)
-        assert law.loss(1e6, 1e8) == pytest.approx(TRUE.loss(1e6, 1e8), rel=1e-4)
+def test_errors_grow_with_doublings() -> None:
+    errors = [LeftOut(2, 0.01), LeftOut(4, -0.02), LeftOut(8, 0.03)]
+    assert spread_at(errors, 2) == pytest.approx(0.01) and spread_at(errors, 16) == pytest.approx(0.04)
 
 
-def test_one_run_that_failed_hardly_bends_the_law() -> None:
-    runs = made(TRUE, 0.001)
-    runs.losses[7] *= 2
-    assert fit_law(runs, TRUE.E).a == pytest.approx(TRUE.a, abs=0.02)
+FEW = made(TRUE).where(np.arange(4))  # with the entropy given, they are enough
+test_too_little_is_refused = refused(
+    (lambda: fit_law(FEW), "4 runs for 5 coefficients: give more runs, or the entropy"),
+    (lambda: spread_at([], 10), "give some errors"),
+    (lambda: spread_at([LeftOut(2, 0.01)], 1), "give some errors"),
+)
 
 
-def test_too_few_runs_are_refused() -> None:
-    few = made(TRUE).where(np.arange(4))
-    assert fit_law(few, TRUE.E).E == TRUE.E
-    with pytest.raises(ValueError, match="4 runs for 5 coefficients: give more runs, or the entropy"):
-        fit_law(few)
+def test_an_error_is_the_mean_over_the_runs_of_a_budget_that_the_fit_has_not_seen() -> None:
+    """Ten runs of one budget follow the law; of three larger ones, the losses above E are 10, 20 and 60 % too large."""
+    n = np.geomspace(3e3, 1e5, 13)
+    budgets = np.repeat([6e10, 2.4e11], [10, 3])
+    runs = Runs(n, budgets / 6 / n, TRUE.loss(n, budgets / 6 / n))
+    excess = np.array([1.0] * 10 + [1.1, 1.2, 1.6])
+    (error,) = left_out(runs._replace(losses=TRUE.E + (runs.losses - TRUE.E) * excess), budgets, TRUE.E)
+    assert error.times == 4
+    assert error.error == pytest.approx(np.mean([1 / 1.1, 1 / 1.2, 1 / 1.6]) - 1, abs=0.01)
 
 
 def test_resampled_fits_spread_with_the_noise_and_are_the_same_each_time() -> None:
@@ -113,9 +118,14 @@ def test_left_out_budgets_betray_a_form_that_is_wrong_and_resampling_does_not() 
     assert max(each.loss(n, d) - TRUE.E for each in resampled(kinked, law, TRUE.E, 30)) < truth
 
 
-def test_errors_grow_with_doublings() -> None:
-    errors = [LeftOut(2, 0.01), LeftOut(4, -0.02), LeftOut(8, 0.03)]
-    assert spread_at(errors, 2) == pytest.approx(0.01) and spread_at(errors, 16) == pytest.approx(0.04)
-    for wrong in (([], 10), (errors, 1)):
-        with pytest.raises(ValueError, match="give some errors"):
-            spread_at(*wrong)
+def test_a_fit_finds_the_law_that_made_the_runs() -> None:
+    for entropy in (TRUE.E, None):
+        law = fit_law(made(TRUE), entropy)
+        assert (law.E, law.alpha, law.beta, law.a) == pytest.approx((TRUE.E, TRUE.alpha, TRUE.beta, TRUE.a), rel=2e-3)
+        assert law.loss(1e6, 1e8) == pytest.approx(TRUE.loss(1e6, 1e8), rel=1e-4)
+
+
+def test_one_run_that_failed_hardly_bends_the_law() -> None:
+    runs = made(TRUE, 0.001)
+    runs.losses[7] *= 2
+    assert fit_law(runs, TRUE.E).a == pytest.approx(TRUE.a, abs=0.02)

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from course_kit import measure, ranks
 from course_lib import predict
 from course_lib.collectives import algorithms as collectives
+from tests.predict.refused import refused
 
 
 def in_two_levels(per_node):
@@ -49,14 +50,8 @@ def test_a_node_with_a_card_for_each_rank_leaves_at_the_speed_of_all_its_cards()
     assert predict.tokens_to_hide(speed, 1e30, 1024, 2, 8, 450e9) == round(7 / 8 * speed / 450e9)  # NVLink alone
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ((0, 1e9, 8), "flops_per_s=0.*must be positive"),
-        ((1e12, 1e9, 12, 2, 8), "12 ranks do not fill nodes of 8: 4 are left"),
-        ((1e12, 1e9, 8, 2, 8, 0.0), "inside_bytes_per_s=0.0"),
-    ],
+test_what_cannot_be_is_refused = refused(
+    (lambda: predict.tokens_to_hide(0, 1e9, 8), "flops_per_s=0.*must be positive"),
+    (lambda: predict.tokens_to_hide(1e12, 1e9, 12, 2, 8), "12 ranks do not fill nodes of 8: 4 are left"),
+    (lambda: predict.tokens_to_hide(1e12, 1e9, 8, 2, 8, 0.0), "inside_bytes_per_s=0.0"),
 )
-def test_what_cannot_be_is_refused(given, words):
-    with pytest.raises(ValueError, match=words):
-        predict.tokens_to_hide(*given)

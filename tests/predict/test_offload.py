@@ -6,6 +6,7 @@ from course_lib import predict
 from course_lib.predict import Setup
 from course_lib.predict.offload import OffloadedState
 from tests.predict.papers import kept_on_device
+from tests.predict.refused import refused
 
 
 @pytest.mark.parametrize("state", ["parameters", "gradients", "optimizer", "checkpoints"])
@@ -24,20 +25,6 @@ def test_intensities_are_flops_over_bytes() -> None:
     assert predict.flops_a_byte("optimizer", batch_size, seq) == flops / (2 * 16 * params)
     assert predict.flops_a_byte("checkpoints", batch_size, seq, width) == flops / (2 * 2 * width * tokens)
     assert predict.flops_a_byte("checkpoints", batch_size, seq, width, 3) == 3 * flops / (2 * 2 * width * tokens)
-
-
-def test_senseless_arguments_are_refused() -> None:
-    for unknown in ("moments", "weights"):  # the account's word is parameters
-        with pytest.raises(ValueError, match=f"parameters, gradients, optimizer or checkpoints; not '{unknown}'"):
-            predict.flops_a_byte(unknown, 1, 1)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="state='weights'"):
-        kept_on_device(Setup(1e9), {"weights"})
-    with pytest.raises(ValueError, match="width"):
-        predict.flops_a_byte("checkpoints", 1, 1)
-    with pytest.raises(ValueError, match="efficiency"):
-        predict.bandwidth_for(1.0, 10, 1e12)
-    with pytest.raises(ValueError, match="bytes_per_s"):
-        predict.link_efficiency(10, 0, 1e12)
 
 
 A100, PCIE_4, DDR4 = 125e12, 31.5e9, {4: 102.4e9, 8: 204.8e9}  # an A100's share of its peak; channels of DDR4-3200
@@ -62,8 +49,18 @@ def test_gpus_of_a_machine_have_links_of_their_own_and_one_memory() -> None:
     assert predict.offloaded_step(1e9, tokens, A100, PCIE_4, DDR4[8], 8).efficiency == pytest.approx(0.5)
 
 
-def test_a_step_without_a_memory_or_beyond_all_efficiency_is_refused() -> None:
-    with pytest.raises(ValueError, match="memory_bytes_per_s"):
-        predict.offloaded_step(1e9, 1, A100, PCIE_4, 0)
-    with pytest.raises(ValueError, match="efficiency"):
-        predict.tokens_for(1.0, A100, PCIE_4, DDR4[8])
+test_senseless_arguments_are_refused = refused(
+    *(
+        (
+            lambda unknown=unknown: predict.flops_a_byte(unknown, 1, 1),  # type: ignore[arg-type]
+            f"parameters, gradients, optimizer or checkpoints; not '{unknown}'",
+        )
+        for unknown in ("moments", "weights")  # the account's word is parameters
+    ),
+    (lambda: kept_on_device(Setup(1e9), {"weights"}), "state='weights'"),
+    (lambda: predict.flops_a_byte("checkpoints", 1, 1), "width"),
+    (lambda: predict.bandwidth_for(1.0, 10, 1e12), "efficiency"),
+    (lambda: predict.link_efficiency(10, 0, 1e12), "bytes_per_s"),
+    (lambda: predict.offloaded_step(1e9, 1, A100, PCIE_4, 0), "memory_bytes_per_s"),
+    (lambda: predict.tokens_for(1.0, A100, PCIE_4, DDR4[8]), "efficiency"),
+)

@@ -1,7 +1,7 @@
 """What one rank of many keeps and sends, to the byte, in one process: its neighbours are PyTorch's fake group.
 
 Answers of a fake group are garbage, but tensors have their shapes, and every call is counted. So hundreds of ways to
-cut run in seconds, where `test_many_ranks` starts real ranks for a few.
+cut run in seconds; `tests/parallel` asks real ranks for a few.
 """
 
 from __future__ import annotations
@@ -82,12 +82,17 @@ def check_step(model: Any, setup: Setup, stage: int, axis: str) -> None:
 @pytest.mark.parametrize(("tensor", "rows", "dropout"), [(2, 3, 0.1), (2, 1, 0.0), (4, 3, 0.0)])
 def test_tensor_ranks(tensor: int, rows: int, dropout: float) -> None:
     with fake_ranks(tensor):
-        for config, precision, sequence in product((PLAIN, LLAMA_LIKE), DTYPES, (False, True)):
-            for way in WAYS if config is LLAMA_LIKE else [*WAYS, SELECTIVE]:
-                own = replace(config, dropout=dropout if config is PLAIN else 0.0)
-                setup = Setup(own, rows, tensor=tensor, precision=precision, sequence_parallel=sequence, **way)
-                model = ParallelGPT(GPT(own, dtype=DTYPES[precision]), None, sequence)
-                check_step(model, setup, 0, "tensor")
+        plain, one_head = replace(PLAIN, dropout=dropout), replace(PLAIN, dropout=dropout, heads=tensor)
+        cases = [
+            *product((plain,), DTYPES, [*WAYS, SELECTIVE]),
+            *product((LLAMA_LIKE,), DTYPES, WAYS),
+            *product((one_head, replace(LLAMA_LIKE, attention="explicit", dropout=dropout)), ["fp32"], [{}, SELECTIVE]),
+            *product((replace(PLAIN, attention="fused"), replace(plain, positions="none")), ["fp32"], [{}]),
+        ]
+        for (config, precision, way), sequence in product(cases, (False, True)):
+            setup = Setup(config, rows, tensor=tensor, precision=precision, sequence_parallel=sequence, **way)
+            model = ParallelGPT(GPT(config, dtype=DTYPES[precision]), None, sequence)
+            check_step(model, setup, 0, "tensor")
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -118,7 +123,9 @@ def test_units_of_tensor_ranks(pipeline: int) -> None:
 @pytest.mark.parametrize("context", [2, 4])
 def test_context_ranks(context: int) -> None:
     with fake_ranks(context):
-        for config, way, precision, rows in product((PLAIN, LLAMA_LIKE), WAYS[:: context // 2], DTYPES, (1, 3)):
+        one_head = [replace(config, heads=1) for config in (PLAIN, LLAMA_LIKE)]
+        cases = [*product((PLAIN, LLAMA_LIKE), WAYS[:: context // 2]), *product(one_head, [{}])]
+        for (config, way), precision, rows in product(cases, DTYPES, (1, 3)):
             setup = Setup(config, rows, context=context, precision=precision, **way)
             model = ContextParallelGPT(GPT(setup.gpt, dtype=DTYPES[precision]))
             check_step(model, setup, 0, "context")

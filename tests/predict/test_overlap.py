@@ -7,39 +7,29 @@ from course_lib import predict
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
 from course_lib.predict.overlap import GradientReady
+from tests.predict.refused import refused
 
 LINK = predict.Link(Seconds(0.5), 0.01)
 """Two ranks: a bucket of n bytes takes 2 messages, 1 s, and n/100 s."""
 FOUR = [GradientReady(*each) for each in (("d", 100, 1.0), ("c", 100, 2.0), ("b", 100, 3.0), ("a", 100, 10.0))]
 
 
-def times(result):
-    return [(each.n_gradients, each.full_s, each.start_s, each.end_s) for each in result.departures]
-
-
-def test_a_bucket_for_each_gradient_queues_on_the_link():
-    result = predict.overlap(FOUR, bucket_bytes=1, world_size=2, link=LINK)
-    assert times(result) == [(1, 1, 1, 3), (1, 2, 3, 5), (1, 3, 5, 7), (1, 10, 10, 12)]
-    assert (result.backward_s, result.end_s, result.waiting_s) == (10, 12, 2)
-    assert result.messages == 8
-
-
-def test_two_buckets_save_messages_and_keep_the_last_one_longer():
-    result = predict.overlap(FOUR, bucket_bytes=150, world_size=2, link=LINK)
-    assert times(result) == [(2, 2, 2, 5), (2, 10, 10, 13)]
-    assert (result.end_s, result.waiting_s, result.messages) == (13, 3, 4)
-
-
-def test_one_bucket_hides_nothing():
-    result = predict.overlap(FOUR, bucket_bytes=10**6, world_size=2, link=LINK)
-    assert times(result) == [(4, 10, 10, 15)]
-    assert (result.end_s, result.waiting_s) == (15, 5)
-
-
-def test_without_overlap_all_leave_behind_the_backward_pass():
-    result = predict.overlap(FOUR, bucket_bytes=150, world_size=2, link=LINK, overlapped=False)
-    assert times(result) == [(2, 2, 10, 13), (2, 10, 13, 16)]
-    assert result.waiting_s == 6
+@pytest.mark.parametrize(
+    ("bucket_bytes", "overlapped", "departures", "end_s"),
+    [
+        (1, True, [(1, 1, 1, 3), (1, 2, 3, 5), (1, 3, 5, 7), (1, 10, 10, 12)], 12),
+        (150, True, [(2, 2, 2, 5), (2, 10, 10, 13)], 13),  # fewer messages, and the last one longer
+        (10**6, True, [(4, 10, 10, 15)], 15),  # nothing is hidden
+        (150, False, [(2, 2, 10, 13), (2, 10, 13, 16)], 16),  # all leave behind the backward pass
+    ],
+    ids=["a bucket for each gradient queues on the link", "two buckets", "one bucket", "without overlap"],
+)
+def test_buckets_leave_when_they_are_full_and_the_link_is_free(bucket_bytes, overlapped, departures, end_s):
+    """Of each bucket: gradients in it, when it was full, when it left, when it had arrived."""
+    result = predict.overlap(FOUR, bucket_bytes, world_size=2, link=LINK, overlapped=overlapped)
+    assert [(each.n_gradients, each.full_s, each.start_s, each.end_s) for each in result.departures] == departures
+    assert (result.backward_s, result.end_s, result.waiting_s) == (10, end_s, end_s - 10)
+    assert result.messages == 2 * len(departures)
 
 
 def test_a_bucket_across_the_end_is_hidden_in_part():
@@ -51,12 +41,6 @@ def test_a_bucket_across_the_end_is_hidden_in_part():
 def test_one_rank_sends_nothing():
     result = predict.overlap(FOUR, bucket_bytes=1, world_size=1, link=LINK)
     assert (result.messages, result.end_s) == (0, 10)
-
-
-@pytest.mark.parametrize("wrong", [[], FOUR[::-1]])
-def test_gradients_come_in_order(wrong):
-    with pytest.raises(ValueError, match="in the order in which they get ready"):
-        predict.overlap(wrong, 1, 2, LINK)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -89,18 +73,14 @@ def test_gradients_are_as_wide_as_the_setup_says_and_ranks_share_the_batch(chang
     assert predict.gradients_ready(Setup(config, 8, 3, data=4, **changes), flops_per_s=1.0) == alone
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"recompute": "full"}, "recompute='full'"),
-        ({"micro_batch": 1}, "micro_batch=1"),
-        ({"tensor": 2}, "gradients_ready does not hold for tensor=2"),
-    ],
-    ids=str,
+ONE = Setup(GPTConfig(1, 4, 2, 5, 3), batch_size=2)
+test_gradients_of_another_backward_pass_are_refused = refused(
+    *(
+        (lambda wrong=wrong: predict.overlap(wrong, 1, 2, LINK), "in the order in which they get ready")
+        for wrong in ([], FOUR[::-1])
+    ),
+    (lambda: predict.gradients_ready(ONE.with_(recompute="full"), flops_per_s=1.0), "recompute='full'"),
+    (lambda: predict.gradients_ready(ONE.with_(micro_batch=1), flops_per_s=1.0), "micro_batch=1"),
+    (lambda: predict.gradients_ready(ONE.with_(tensor=2), 1.0), "gradients_ready does not hold for tensor=2"),
+    (lambda: predict.gradients_ready(ONE, flops_per_s=0.0), "flops_per_s=0.0: must be positive"),
 )
-def test_gradients_of_another_backward_pass_are_refused(changes, words):
-    setup = Setup(GPTConfig(1, 4, 2, 5, 3), batch_size=2)
-    with pytest.raises(ValueError, match=words):
-        predict.gradients_ready(setup.with_(**changes), flops_per_s=1.0)
-    with pytest.raises(ValueError, match="flops_per_s=0.0: must be positive"):
-        predict.gradients_ready(setup, flops_per_s=0.0)

@@ -1,9 +1,9 @@
-"""Recompute as predicted: chains by hand and as they ran, a GPT's rows as measured, swap by division."""
+"""Recompute as predicted: chains by hand and as they ran, the papers' rule, swap by division; a GPT: `test_meter`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from course_kit import measure
 from course_lib import predict
-from course_lib.model import text, zoo
-from course_lib.model.gpt import GPT, Attention, GPTConfig
+from course_lib.model import zoo
+from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import MIXTRAL_8X7B
 from course_lib.predict import Setup
 from course_lib.predict.chain import Chain
-from course_lib.predict.setup import Recompute
-from course_lib.train.recompute import RecomputedLayers, recompute_only
+from course_lib.train.recompute import RecomputedLayers
+from tests.predict.refused import refused
 
 UNIT = partial(Chain, boundary_bytes=1, saved_bytes=1)
 
@@ -98,60 +98,7 @@ def ran(layers: int, every: int) -> tuple[Chain, int, int]:
     return chain, int(record.timeline["activations"].max()), counted.total
 
 
-CONFIG: dict[str, Any] = {"layers": 3, "width": 16, "heads": 2, "vocab_size": 256, "context": 32}
-
-
-@pytest.mark.parametrize("changes", [{}, {"dropout": 0.1}, {"positions": "rotary", "norm": "rmsnorm", "dropout": 0.1}])
-@pytest.mark.parametrize(("way", "every"), [("none", 1), ("selective", 1), ("full", 1), ("full", 2), ("full", 3)])
-def test_a_gpt_that_runs(changes: dict[str, Any], way: Recompute, every: int):
-    config = GPTConfig(**CONFIG | changes)
-    model = GPT(config)
-    if way == "full":
-        model.blocks = RecomputedLayers(model.blocks, every)
-    if way == "selective":
-        recompute_only(model, Attention, "explicit")
-    batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=32)
-    with measure.memory(model) as record:
-        model(*batch).backward()
-    with measure.flops() as counted:
-        model(*batch).backward()
-    setup = Setup(config, 2, 32, recompute=way, recompute_every=every)
-    assert record.end_of("forward").activations == predict.activations(setup)
-    assert counted.total == predict.step_flops(setup)
-    plain = setup.with_(recompute="none", recompute_every=1)
-    assert counted.total == predict.step_flops(plain) + predict.recomputed_flops(setup)
-
-
-@pytest.mark.parametrize(("heads", "rows"), [(2, 1), (1, 3)])
-@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "dropout": 0.1}])
-def test_heads_that_are_views_are_kept_once(changes: dict[str, Any], heads: int, rows: int):
-    """With one sequence or one head, what runs again reads the very tensor that queries, keys and values lie in."""
-    config = GPTConfig(**{**CONFIG, **changes, "heads": heads})
-    model = GPT(config)
-    recompute_only(model, Attention, "explicit")
-    batch = [torch.randint(0, 256, (rows, 32)) for _ in range(2)]
-    with measure.memory(model) as record:
-        model(*batch).backward()
-    due = predict.activations(Setup(config, rows, 32, recompute="selective"))
-    assert record.end_of("forward").activations == due
-
-
-@pytest.mark.parametrize("changes", [{}, {"dropout": 0.1, "bias": False}, {"positions": "rotary", "norm": "rmsnorm"}])
-@pytest.mark.parametrize(("heads", "rows"), [(2, 2), (2, 1), (1, 3)])
-@pytest.mark.parametrize(("way", "every"), [("selective", 1), ("full", 1), ("full", 2), ("full", 3)])
-def test_a_gpt_in_16_bits_that_runs(changes: dict[str, Any], heads: int, rows: int, way: Recompute, every: int):
-    config = GPTConfig(**{**CONFIG, **changes, "heads": heads})
-    model = GPT(config, dtype=torch.bfloat16)
-    if way == "full":
-        model.blocks = RecomputedLayers(model.blocks, every)
-    else:
-        recompute_only(model, Attention, "explicit")
-    batch = [torch.randint(0, 256, (rows, 32)) for _ in range(2)]  # a text of one row lies in its targets
-    with measure.memory(model) as record:
-        model(*batch).backward()
-    setup = Setup(config, rows, 32, precision="bf16", recompute=way, recompute_every=every)
-    assert record.end_of("forward").activations == predict.activations(setup)
-    assert predict.activations(setup) == predict.activations(setup.with_(precision="mixed"))
+SMALL = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=32)
 
 
 GPT3 = Setup(zoo.GPT3_175B, seq=2048, precision="mixed")
@@ -182,26 +129,20 @@ def test_swap_is_faster_from_the_break_even_on():
     assert there_and_back_s == again_s
 
 
-WRONG: list[tuple[Any, str]] = [
+test_mistakes_are_explained = refused(
     (lambda: Chain(0, 1, 1), "at least 1 layer"),
     (lambda: Chain(1, -1, 1), "no negative size"),
     (lambda: Chain(1, 2, 1, keeps_input=True), "at least as many bytes"),
     (lambda: UNIT(4).film(0), "at least 1 layer"),
-    (lambda: predict.activations(Setup(GPTConfig(**CONFIG, attention="fused"), recompute="selective")), "no scores"),
+    (lambda: predict.activations(Setup(replace(SMALL, attention="fused"), recompute="selective")), "no scores"),
     (
-        lambda: predict.activations(Setup(GPTConfig(**CONFIG), device="cuda", recompute="selective")),
+        lambda: predict.activations(Setup(SMALL, device="cuda", recompute="selective")),
         "device='cuda'.*activations_paper has the rule",
     ),
     (lambda: predict.activations_paper(GPT3.with_(precision="fp32")), "precision='fp32'"),
     (lambda: predict.activations_paper(GPT3.with_(recompute="full", recompute_every=2)), "recompute_every=2"),
     (lambda: predict.activations_paper(Setup(MIXTRAL_8X7B, precision="mixed")), "Mixtral 8x7B has experts"),
-    (lambda: predict.activations_paper(Setup(GPTConfig(**CONFIG, ffn_width=6), precision="mixed")), "an MLP of 6"),
+    (lambda: predict.activations_paper(Setup(replace(SMALL, ffn_width=6), precision="mixed")), "an MLP of 6"),
     (lambda: predict.activations_paper(GPT3, layers=-1), "layers=-1"),
     (lambda: predict.swap_break_even(1, -1), "must be positive"),
-]
-
-
-@pytest.mark.parametrize(("call", "words"), WRONG)
-def test_mistakes_are_explained(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
+)

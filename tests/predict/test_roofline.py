@@ -7,14 +7,14 @@ import torch
 
 from course_lib import predict
 from course_lib.model.gpt import GPTConfig
+from course_lib.predict import Setup
+from tests.predict.refused import refused
 
 
 def test_a_roof_has_a_slope_a_corner_and_a_ceiling() -> None:
     assert predict.ridge(1e12, 1e11) == 10
     assert predict.attainable(5, 1e12, 1e11) == 5e11
     assert predict.attainable(10, 1e12, 1e11) == predict.attainable(99, 1e12, 1e11) == 1e12
-    with pytest.raises(ValueError, match="both must be positive"):
-        predict.ridge(0, 1)
 
 
 def test_decoding_has_one_flop_a_byte_and_gains_by_the_batch() -> None:
@@ -32,14 +32,10 @@ def test_a_draft_is_worth_what_dice_say(accepted: float, ahead: int) -> None:
     assert predict.tokens_a_pass(accepted, ahead) == pytest.approx(mean, rel=0.01)
 
 
-def test_what_is_no_probability_is_refused() -> None:
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        predict.tokens_a_pass(80, 4)
-
-
-def test_what_a_gpu_holds_inside_of_a_tile_is_not_predicted() -> None:
-    setup = predict.Setup(GPTConfig(1, 8, 2, 10, 8, attention="tiled"), batch_size=1)
-    with pytest.raises(ValueError, match="followed on a CPU"):
-        predict.peak(setup.with_(device="cuda"))
-    with pytest.raises(ValueError, match="fused attention: True"):
-        predict.activations_paper(predict.Setup(setup.config, batch_size=1, precision="mixed"))
+TILED = Setup(GPTConfig(1, 8, 2, 10, 8, attention="tiled"), batch_size=1)
+test_what_is_not_there_is_refused = refused(
+    (lambda: predict.ridge(0, 1), "both must be positive"),
+    (lambda: predict.tokens_a_pass(80, 4), "from 0 to 1"),
+    (lambda: predict.peak(TILED.with_(device="cuda")), "followed on a CPU"),  # what it holds inside of a tile
+    (lambda: predict.activations_paper(TILED.with_(precision="mixed")), "fused attention: True"),
+)

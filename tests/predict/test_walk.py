@@ -52,29 +52,18 @@ def test_a_return_is_a_page_that_was_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "setup",
+    ("formula", "most", "setup"),
     [
-        Setup(SMALL, 8, tensor=2, data=2),
-        Setup(SMALL, 8, tensor=2, pipeline=2, data=2, context=2, zero=1),
-        LLAMA.with_(sequence_parallel=True),
-        Setup(zoo.DEEPSEEK_V3, 16, 4096, tensor=8, expert=8, data=2, recompute="full"),
+        (predict.rank_traffic, 2, Setup(SMALL, 8, tensor=2, data=2)),
+        (predict.rank_traffic, 2, Setup(SMALL, 8, tensor=2, pipeline=2, data=2, context=2, zero=1)),
+        (predict.rank_traffic, 2, LLAMA.with_(sequence_parallel=True)),
+        (predict.rank_traffic, 2, Setup(zoo.DEEPSEEK_V3, 16, 4096, tensor=8, expert=8, data=2, recompute="full")),
+        (predict.peak, 3, Setup(SMALL, 8)),
+        (predict.peak, 3, Setup(SMALL, 8, recompute="full", optimizer="sgd")),
+        (predict.peak, 3, Setup(SMALL, 8, micro_batch=3, precision="mixed", recompute="full")),
     ],
     ids=str,
 )
-def test_the_traffic_of_a_rank_is_a_short_walk(setup: Setup) -> None:
-    pages = walk(lambda: predict.rank_traffic(setup))
-    assert returns(pages) <= 2, pages
-
-
-@pytest.mark.parametrize(
-    "setup",
-    [
-        Setup(SMALL, 8),
-        Setup(SMALL, 8, recompute="full", optimizer="sgd"),
-        Setup(SMALL, 8, micro_batch=3, precision="mixed", recompute="full"),
-    ],
-    ids=str,
-)
-def test_a_peak_is_a_short_walk(setup: Setup) -> None:
-    pages = walk(lambda: predict.peak(setup))
-    assert returns(pages) <= 3, pages
+def test_traffic_and_peak_are_short_walks(formula: Callable[[Setup], Any], most: int, setup: Setup) -> None:
+    pages = walk(lambda: formula(setup))
+    assert returns(pages) <= most, pages

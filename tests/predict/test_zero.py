@@ -24,15 +24,13 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.predict import Setup
 from course_lib.predict.tensors import rank_tensors
 from course_lib.predict.traffic import Link
+from tests.predict.refused import refused
 
 SMALL = GPTConfig(layers=2, width=32, heads=2, vocab_size=40, context=8)
 """Each of its tensors divides by 4, so no bucket is padded."""
 DTYPES = {"mixed": torch.bfloat16, "fp32": torch.float32}
 CASES = [(stage, *how) for stage in (1, 2, 3) for how in (("mixed", 3), ("fp32", 1))]
 PAPER = Setup(1.5e9, 64, precision="mixed", data=64)
-
-
-# ---- against the library -------------------------------------------------------------------------------------------
 
 
 def trained(stage: Any, precision: str) -> tuple[nn.Module, Any, torch.optim.Optimizer]:
@@ -75,7 +73,7 @@ def second_steps() -> list[dict[str, Any]]:
     return [second_step(*case) for case in CASES]
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_real_ranks_hold_and_send_what_is_predicted(world_size: int) -> None:
     """All stages; fp32 masters and three passes, or neither: each category, and what each collective sends."""
     for each in ranks.run(second_steps, world_size=world_size, diagnose=False):
@@ -105,9 +103,6 @@ def compare(setup: Setup, found: dict[str, Any]) -> None:
     whole = cut + joined + predict.all_reduce(small, setup.data).bytes
     if sent.observed_bytes is not None:
         assert whole <= sent.observed_bytes <= whole + 512 * setup.data * calls  # headers
-
-
-# ---- against the formulas ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -181,9 +176,6 @@ def test_units_are_blocks_and_all_else(config: GPTConfig) -> None:
     assert predict.unit_buffers(setup.with_(data=2)) == due
 
 
-# ---- what fits -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("zero", "per_parameter"), [(0, 16), (1, 4 + 12 / 64), (2, 2 + 14 / 64), (3, 16 / 64)])
 def test_the_largest_model_on_64_ranks(zero: Any, per_parameter: float) -> None:
     found = predict.largest(PAPER.with_(zero=zero), "config", 32 * 10**9, holds=predict.model_states)
@@ -210,18 +202,10 @@ def test_what_else_is_held_can_decide() -> None:
         predict.fewest_ranks(setup, hardware.V100_32GB.memory, holds)
 
 
-REFUSED = [
-    (lambda: predict.model_states(PAPER.with_(zero=1, precision="bf16")), 'zero=1 with precision="bf16": .*"mixed"'),
+test_what_does_not_hold_is_refused = refused(
     (lambda: predict.data_traffic(PAPER, buckets=0), "buckets=0: must be positive"),
     (lambda: predict.unit_buffers(Setup(SMALL, 2, data=2, zero=2)), "zero=2: units are gathered in stage 3"),
     (lambda: predict.unit_buffers(Setup(10**9, data=2, zero=3)), "1,000,000,000 parameters have no layers"),
     (lambda: predict.fewest_ranks(PAPER, 0), "memory=0"),
     (lambda: predict.fewest_ranks(PAPER.with_(zero=1), 10**9), "zero=1: 1,048,576 ranks are not enough"),
-    (lambda: predict.peak(Setup(SMALL, 2, data=2, zero=1)), "peak does not hold for data=2, zero=1"),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_what_does_not_hold_is_refused(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+)

@@ -1,35 +1,27 @@
-"""What papers print about data parallelism, computed again by this library.
-
-`data_parallel.json` holds each figure; see `rows.py`.
-"""
+"""What others measured and print about collectives and data parallelism, computed again by this library."""
 
 import math
 from collections.abc import Callable
-
-import pytest
+from pathlib import Path
 
 from course_lib import predict
-from course_lib.model import zoo
+from course_lib.model import hardware, zoo
 from course_lib.predict import Setup
 
-from .rows import rows_of, within
+from .rows import figures, rows_of
 
 ROWS = rows_of(__file__)
 MANY = 10**6
+LESSONS = Path(__file__).parents[2] / "lessons" / "src"
 
 
-def chips(flops_per_s: float, bytes_per_s: float, tokens: int) -> float:
-    return tokens / predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY)
+def tokens_inside(flops_per_s: float, bytes_per_s: float) -> float:
+    return predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY)
 
 
 def tokens_across(flops_per_s: float, bytes_per_s: float, ranks_per_node: int, inside_bytes_per_s: float) -> float:
     many = MANY * ranks_per_node
     return predict.tokens_to_hide(flops_per_s, bytes_per_s, many, 2, ranks_per_node, inside_bytes_per_s)
-
-
-def pure_data_parallel_batch(ranks: int, **speeds: float) -> float:
-    """A ring of nodes is never quite infinite; the book's rule of thumb is."""
-    return ranks * tokens_across(**speeds)  # type: ignore[arg-type]
 
 
 def replicas(gpus: int, tensor: int, pipeline: int, seq: int, sequences_per_replica: int) -> list[int]:
@@ -46,27 +38,34 @@ def alpha_b() -> float:
     return math.log(2) / math.log(predict.critical_batch_tokens(1.0) / predict.critical_batch_tokens(2.0))
 
 
-COMPUTED: dict[str, Callable[..., float | list[int]]] = {
+def share_of_the_wire(bus_gb_per_s: float) -> float:
+    return 1e9 * bus_gb_per_s / hardware.H200_141GB.link_bytes_per_s
+
+
+COMPUTED: dict[str, Callable[..., float | list[float] | list[int]]] = {
     "ring_allreduce_per_rank": lambda p, n: predict.all_reduce(n, p).bytes,
     "zero_comm_dp_baseline": lambda p: predict.bus_factor("all_reduce", p),
-    "tpu_v5p_tokens_one_axis": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
-    "tpu_v5p_chips_16m": chips,
-    "h100_tokens_inside_a_node": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(
-        flops_per_s, bytes_per_s, MANY
-    ),
+    "tpu_v5p_tokens_one_axis": tokens_inside,
+    "tpu_v5p_chips_16m": lambda tokens, **speeds: tokens / tokens_inside(**speeds),
+    "h100_tokens_inside_a_node": tokens_inside,
     "h100_tokens_across_nodes": tokens_across,
-    "h100_pure_dp_batch_16000": pure_data_parallel_batch,
+    "h100_pure_dp_batch_16000": lambda ranks, **speeds: ranks * tokens_across(**speeds),
     "kaplan_B_star": lambda: predict.critical_batch_tokens(1.0),
     "kaplan_alpha_B": alpha_b,
     "llama3_t4_8k_16384_replicas": replicas,
+    "h200_x8_bus_bandwidth": lambda p, algorithm_gb_per_s: [
+        predict.bus_factor("all_reduce", p) * speed for speed in algorithm_gb_per_s
+    ],
+    "h200_nvls_share_of_the_wire": share_of_the_wire,
+    "h200_ring_share_of_the_wire": share_of_the_wire,
 }
 
 
-def test_every_row_is_recomputed() -> None:
-    assert set(COMPUTED) == set(ROWS)
+test_every_row_is_recomputed, test_published_figure = figures(ROWS, COMPUTED)
 
 
-@pytest.mark.parametrize("name", COMPUTED)
-def test_published_figure(name: str) -> None:
-    row = ROWS[name]
-    assert COMPUTED[name](**row["inputs"]) == within(row)
+def test_lesson_06_quotes_what_was_measured() -> None:
+    row, quoted = ROWS["h200_x8_bus_bandwidth"], (LESSONS / "06_collectives.py").read_text("utf-8")
+    ring = ROWS["h200_ring_share_of_the_wire"]["inputs"]["bus_gb_per_s"]
+    for number in [*row["inputs"]["algorithm_gb_per_s"], *row["value"], ring]:
+        assert f"{number:.2f}" in quoted

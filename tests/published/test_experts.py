@@ -1,7 +1,4 @@
-"""What papers print about models with experts, computed again by this library: counts, capacity, the loss of balance.
-
-`experts.json` holds each figure; see `rows.py`.
-"""
+"""What papers print about models with experts: counts, capacity, the loss of balance, computed again."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +13,7 @@ from course_lib.model.experts import Choice, ExpertConfig, Routing
 from course_lib.model.zoo import ExpertModel
 from tests.predict.papers import expert_flops
 
-from .rows import rows_of, within
+from .rows import figures, rows_of
 
 ROWS = rows_of(__file__)
 
@@ -35,6 +32,10 @@ def experts_alone(experts: int, layers: int) -> float:
     return model.expert_layers * experts * 2 * model.width * model.expert_hidden / 1e9
 
 
+def all_experts(experts: int, layers: int) -> int:
+    return experts * zoo.gshard(experts, layers).expert_layers
+
+
 def in_balance(alpha: float, experts: int) -> float:
     logits = 50 * torch.eye(experts)
     best = logits.softmax(-1).topk(1)
@@ -45,7 +46,6 @@ def in_balance(alpha: float, experts: int) -> float:
 
 def flops_beside_t5() -> list[float]:
     """Switch-Base's, from those of a model whose experts are all one: T5-Base, whose figure is taken as printed."""
-
     t5 = replace(zoo.SWITCH_BASE, expert_layers=0)
     router = 2 * zoo.SWITCH_BASE.expert_layers * zoo.SWITCH_BASE.width * zoo.SWITCH_BASE.experts
     same = (expert_flops(zoo.SWITCH_BASE) - router) / expert_flops(t5)
@@ -62,12 +62,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {
     "switch_xxl": lambda: billions(zoo.SWITCH_XXL),
     "switch_c": lambda: [predict.expert_parameters(zoo.SWITCH_C).total, zoo.SWITCH_C.experts],
     "switch_flops": flops_beside_t5,
-    **{name: experts_alone for name in ROWS if name.startswith("gshard") and not name.endswith("experts")},
-    **{
-        name: lambda experts, layers: experts * zoo.gshard(experts, layers).expert_layers
-        for name in ROWS
-        if name.startswith("gshard") and name.endswith("experts")
-    },
+    **{name: all_experts if name.endswith("experts") else experts_alone for name in ROWS if name.startswith("gshard")},
     "mixtral_total": lambda: predict.expert_parameters(zoo.MIXTRAL_8X7B).total,
     "mixtral_total_paper": lambda: billions(zoo.MIXTRAL_8X7B),
     "mixtral_active": lambda: active(zoo.MIXTRAL_8X7B),
@@ -77,17 +72,10 @@ COMPUTED: dict[str, Callable[..., Any]] = {
 }
 
 
-def test_every_row_is_recomputed() -> None:
-    assert set(COMPUTED) == set(ROWS)
-
-
-@pytest.mark.parametrize("name", COMPUTED)
-def test_published_figure(name: str) -> None:
-    assert COMPUTED[name](**ROWS[name]["inputs"]) == within(ROWS[name])
+test_every_row_is_recomputed, test_published_figure = figures(ROWS, COMPUTED)
 
 
 def test_what_table_9_prints_of_switch_xxl_does_not_give_its_count() -> None:
-
     assert billions(replace(zoo.SWITCH_XXL, experts=64)) == pytest.approx(201, abs=1)
 
 

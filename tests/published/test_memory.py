@@ -1,40 +1,27 @@
-"""What papers print about memory, computed again by this library.
-
-`memory.json` holds each figure; see `rows.py`. `COMPUTED` says how the library gets it. The peaks of real steps are
-in `tests/predict/test_peak.py`.
-"""
+"""What papers print about memory, computed again by this library; real steps' peaks: `tests/predict/test_meter.py`."""
 
 from collections.abc import Callable
-
-import pytest
 
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
 
-from .rows import rows_of, within
+from .rows import computed, figures, rows_of
 
 ROWS = rows_of(__file__)
 
 
-def zero_activations() -> float:
-    """The paper's own rule: 12 tensors as large as a layer's input."""
-    setup = gpt2_xl(ROWS["zero_act_1p5b_full"])
-    return Bytes(12 * setup.gpt.layers * predict.block_input(setup)).to("GB")
+def zero_activations(b: int, s: int, h: int, l: int) -> float:  # noqa: E741
+    """The paper's own rule, for 1.5 billion parameters in 16 bits: 12 tensors as large as a layer's input."""
+    setup = Setup(zoo.GPT2_XL, b, s, precision="mixed")
+    assert (setup.gpt.width, setup.gpt.layers) == (h, l)
+    return Bytes(12 * l * predict.block_input(setup)).to("GB")
 
 
-def gpt2_xl(row: dict) -> Setup:
-    """The paper's 1.5 billion parameters, in 16 bits."""
-    i, setup = row["inputs"], Setup(zoo.GPT2_XL, row["inputs"]["b"], row["inputs"]["s"], precision="mixed")
-    assert (setup.gpt.width, setup.gpt.layers) == (i["h"], i["l"])
-    return setup
-
-
-def boundary() -> list[float]:
+def boundary(tokens: float) -> list[float]:
     """One tensor between two layers of GPT-3, for a batch of 3.2 million tokens, in 16 and 32 bits; all of them."""
-    tokens = int(ROWS["gpt3_boundary_act"]["inputs"]["tokens"])
-    setup = Setup(zoo.GPT3_175B, batch_size=tokens, seq=1)
+    setup = Setup(zoo.GPT3_175B, batch_size=int(tokens), seq=1)
     one = [predict.block_input(setup.with_(precision=each)).to("GB") for each in ("mixed", "fp32")]
     return [*one, *(setup.gpt.layers * gigabytes for gigabytes in one)]
 
@@ -46,36 +33,29 @@ def gopher_states() -> float:
     return (weights + predict.model_states(setup).optimizer).to("TiB")
 
 
-def states(parameters: float) -> float:
-    return predict.model_states(Setup(parameters, precision="mixed")).total.to("GB")
+def states(params: float) -> float:
+    return predict.model_states(Setup(params, precision="mixed")).total.to("GB")
 
 
-COMPUTED: dict[str, Callable[[], float | list[float]]] = {
-    "zero_1p5b_fp16": lambda: predict.model_states(Setup(1.5e9, precision="mixed")).parameters.to("GB"),
-    "zero_1p5b_states": lambda: states(1.5e9),
-    "zero_fig1_stage0": lambda: states(7.5e9),
+COMPUTED: dict[str, Callable[..., float | list[float]]] = {
+    "zero_1p5b_fp16": lambda params: predict.model_states(Setup(params, precision="mixed")).parameters.to("GB"),
+    "zero_1p5b_states": states,
+    "zero_fig1_stage0": states,
     "zero_act_1p5b_full": zero_activations,
-    "zero_buffers": lambda: [
-        predict.model_states(Setup(int(n), gradients="fp32")).gradients.to("GB")
-        for n in ROWS["zero_buffers"]["inputs"]["params"]
+    "zero_buffers": lambda params: [
+        predict.model_states(Setup(int(n), gradients="fp32")).gradients.to("GB") for n in params
     ],
     "gopher_2p5TiB": gopher_states,
     "gpt3_boundary_act": boundary,
 }  # fmt: skip
 
 
-def test_every_row_is_recomputed() -> None:
-    assert set(COMPUTED) == set(ROWS)
-
-
-@pytest.mark.parametrize("name", COMPUTED)
-def test_published_figure(name: str) -> None:
-    assert COMPUTED[name]() == within(ROWS[name])
+test_every_row_is_recomputed, test_published_figure = figures(ROWS, COMPUTED)
 
 
 def test_the_rule_of_twelve_is_a_lower_bound() -> None:
     """Lesson 02: counted tensor by tensor, GPT-2 XL's step holds more, and the later paper's formula most."""
-    setup = gpt2_xl(ROWS["zero_act_1p5b_full"])
-    counted = predict.activations(setup).to("GB")
-    later = predict.activations_paper(setup).to("GB")
-    assert 2 * zero_activations() < counted < later < 5 * zero_activations()
+    inputs = ROWS["zero_act_1p5b_full"]["inputs"]
+    setup, rule = Setup(zoo.GPT2_XL, inputs["b"], inputs["s"], precision="mixed"), computed(zero_activations, inputs)
+    counted, later = predict.activations(setup).to("GB"), predict.activations_paper(setup).to("GB")
+    assert 2 * rule < counted < later < 5 * rule

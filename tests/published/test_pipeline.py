@@ -1,12 +1,7 @@
-"""What papers measured with pipelines, beside what the bubble alone lets expect.
-
-`pipeline.json` holds each figure; see `rows.py`.
-"""
+"""What papers measured with pipelines, beside what the bubble alone lets expect."""
 
 from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from course_lib.pipeline.schedule import (
     ORDERS,
@@ -20,7 +15,7 @@ from course_lib.pipeline.schedule import (
     zb_v,
 )
 
-from .rows import rows_of, within
+from .rows import figures, rows_of
 
 ROWS = rows_of(__file__)
 
@@ -97,10 +92,4 @@ COMPUTED: dict[str, Callable[..., list[Any]]] = {
 }
 
 
-def test_every_row_is_recomputed() -> None:
-    assert set(COMPUTED) == set(ROWS)
-
-
-@pytest.mark.parametrize("name", COMPUTED)
-def test_published_figure(name: str) -> None:
-    assert COMPUTED[name](**ROWS[name]["inputs"]) == within(ROWS[name])
+test_every_row_is_recomputed, test_published_figure = figures(ROWS, COMPUTED)

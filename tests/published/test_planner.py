@@ -14,6 +14,8 @@ from course_lib.model.hardware import H100_80GB
 from course_lib.predict.planner import Constants, constants_for, fitted
 from course_pages.lesson17 import truth
 
+nightly = pytest.mark.nightly  # what needs `held_out`: lesson 17 shows the same fits and errors in a cell
+
 
 @pytest.fixture(scope="module")
 def held_out() -> dict[str, dict[str, np.ndarray]]:
@@ -24,6 +26,7 @@ def timed(runs: truth.Runs) -> np.ndarray:
     return np.where(runs.clean, runs.seconds, np.nan)
 
 
+@nightly
 def test_seconds_of_runs_that_the_fit_did_not_see(held_out: dict[str, dict[str, np.ndarray]]) -> None:
     found = [
         (machine, each)
@@ -36,6 +39,7 @@ def test_seconds_of_runs_that_the_fit_did_not_see(held_out: dict[str, dict[str, 
     assert missed == []
 
 
+@nightly
 def test_the_planner_beats_the_rule_of_thumb(held_out: dict[str, dict[str, np.ndarray]]) -> None:
     for machine in ("H100 nanotron", "H100 FSDP", "A100 FSDP", "A100 Megatron-DeepSpeed"):
         runs = truth.read()[machine]
@@ -43,6 +47,7 @@ def test_the_planner_beats_the_rule_of_thumb(held_out: dict[str, dict[str, np.nd
         assert planned < 0.6 * thumb, machine
 
 
+@nightly
 @pytest.mark.parametrize(
     ("machine", "source", "n"),
     [("H100 nanotron", "ultrascale", 1220), ("A100 Megatron-DeepSpeed", "bigscience-prequel", 29)],
@@ -53,10 +58,10 @@ def test_gigabytes_of_runs_that_the_fit_did_not_see(
     runs = truth.read()[machine]
     each = truth.verdict(runs, held_out[machine]["gigabytes"], runs.gigabytes)[0]
     assert (each.source, each.n) == (source, n)
-    assert each.median <= 0.07
-    assert each.p90 <= 0.20
+    assert each.median <= 0.07 and each.p90 <= 0.20
 
 
+@nightly
 def test_failures_are_recognised(held_out: dict[str, dict[str, np.ndarray]]) -> None:
     """At the planner's own limit."""
     runs, least = truth.read()["H100 nanotron"], held_out["H100 nanotron"]["least"]
@@ -65,6 +70,7 @@ def test_failures_are_recognised(held_out: dict[str, dict[str, np.ndarray]]) -> 
     assert refused[~runs.failed].mean() <= 0.005
 
 
+@nightly
 def test_the_chosen_run_is_near_the_best_that_was_measured(held_out: dict[str, dict[str, np.ndarray]]) -> None:
     cases = planner.choices(truth.read()["H100 nanotron"], held_out["H100 nanotron"]["seconds"])
     assert len(cases) == 18
@@ -94,11 +100,9 @@ def test_a_row_of_mosaicml_counts_its_own_flops() -> None:
     runs = truth.read()["A100 FSDP"]
     work = runs.work
     number = next(n for n in range(len(runs.seconds)) if runs.model[n] == "mpt-7b" and work.passes[n] == 3)
-    ours = (work.layers * (work.products + work.scores) + work.head)[number]
-    tokens = work.tokens[number]
-    assert ours / tokens == pytest.approx(
-        6 * 6_658_859_008 + 12 * 32 * 4096 * tokens / work.layouts.micro_batch[number], rel=0.01
-    )
+    ours, tokens = (work.layers * (work.products + work.scores) + work.head)[number], work.tokens[number]
+    theirs = 6 * 6_658_859_008 + 12 * 32 * 4096 * tokens / work.layouts.micro_batch[number]
+    assert ours / tokens == pytest.approx(theirs, rel=0.01)
 
 
 def test_the_stored_constants_are_those_of_a_fit() -> None:
@@ -109,9 +113,6 @@ def test_the_stored_constants_are_those_of_a_fit() -> None:
 
 
 def test_stages_are_cut_as_nanotron_cuts_them() -> None:
-    assert planner.cut_by_cost(16, 4.0, 8) == (
-        [3, 3, 0],
-        1,
-    )  # the head is worth four blocks; the last stage has nothing
+    assert planner.cut_by_cost(16, 4.0, 8) == ([3, 3, 0], 1)  # the head is worth four blocks: the last one has none
     assert planner.cut_by_cost(16, 4.0, 16)[1] == 3
     assert planner.cut_by_cost(32, 0.0, 1) == ([32, 32, 32], 0)

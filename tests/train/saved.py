@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,3 +54,16 @@ def gradients(module: torch.nn.Module) -> list[Tensor]:
     copies = [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
     module.zero_grad(set_to_none=True)
     return copies
+
+
+def same(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> bool:
+    """Whether as many tensors are equal, bit for bit."""
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def through_a_file(value: Any) -> Any:
+    """The value, saved and loaded again."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)

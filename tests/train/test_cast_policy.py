@@ -12,7 +12,7 @@ from course_lib.model.gpt import GPT, Block
 from course_lib.train.optim import AdamW
 from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy
 from course_lib.train.recompute import recompute_only
-from tests.train.saved import SavedBytes, gradients
+from tests.train.saved import SavedBytes, gradients, same
 from tests.train.test_precision import SMALL, batch
 
 
@@ -20,14 +20,8 @@ from tests.train.test_precision import SMALL, batch
 def test_every_class_of_operation_gets_its_precision(dtype):
     x, w = torch.randn(4, 4), torch.randn(4, 4)
     with CastPolicy(dtype):
-        narrow = [
-            x @ w,
-            torch.matmul(x, w),
-            F.linear(x, w),
-            x.mm(w),
-            torch.einsum("ij,jk->ik", x, w),
-            nn.Linear(4, 4)(x),
-        ]
+        narrow = [x @ w, torch.matmul(x, w), F.linear(x, w), x.mm(w), torch.einsum("ij,jk->ik", x, w)]
+        narrow += [nn.Linear(4, 4)(x)]
         half = narrow[0]
         wide = [half.softmax(-1), F.softmax(half, -1), F.layer_norm(half, (4,)), half.sum(), half.exp(), half**2]
         wide += [nn.LayerNorm(4)(half), F.cross_entropy(half, torch.arange(4)), half.square().mean()]
@@ -56,7 +50,7 @@ def test_a_policy_does_to_a_linear_layer_what_autocast_does():
             result = layer(x)
         result.float().square().sum().backward()
         found.append([result.detach(), *gradients(layer)])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert same(*found)
     assert [t.dtype for t in found[0]] == [torch.bfloat16, torch.float32, torch.float32]
 
 
@@ -115,7 +109,7 @@ def test_a_recomputed_block_runs_under_the_policy_again():
             loss = model(*batch())
         loss.backward()
         found.append([loss.detach(), *gradients(model)])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert same(*found)
 
 
 @pytest.mark.parametrize("router", [Router, BiasedRouter])

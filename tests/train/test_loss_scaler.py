@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,8 @@ from course_lib.train.gradients import clip_gradients
 from course_lib.train.optim import SGD
 from course_lib.train.precision import LossScaler
 from tests.mutants.train import precision as mutants
+from tests.predict.refused import refused
+from tests.train.saved import same, through_a_file
 
 SETTINGS = {
     "default": {},
@@ -59,7 +60,7 @@ def check_trajectory(kind: type[LossScaler], settings: dict[str, Any]) -> None:
     theirs = torch.amp.GradScaler("cpu", **settings)  # type: ignore[attr-defined]
     their_scales, their_weights = scaled_run(theirs, lambda scaler, optimizer: scaler.unscale_(optimizer))
     assert scales == their_scales
-    assert all(torch.equal(a, b) for a, b in zip(weights, their_weights, strict=True))
+    assert same(weights, their_weights)
     skipped = sum(overflow_at(step) is not None for step in range(300))
     assert ours.skipped == skipped > 20
 
@@ -127,17 +128,11 @@ def test_a_saved_scaler_goes_on(direction):
     first: Any = theirs if direction.startswith("torch") else LossScaler(**settings)
     second: Any = torch.amp.GradScaler("cpu") if direction.endswith("torch") else LossScaler()  # type: ignore[attr-defined]
     scaled_run(first, lambda *_: None, steps=100)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
+    second.load_state_dict(through_a_file(first.state_dict()))
     assert second.get_scale() == whole[99]
     if direction == "ours to ours":
         assert second.skipped == first.skipped > 0
     assert scaled_run(second, lambda *_: None, 100)[0] == scaled_run(first, lambda *_: None, 100)[0]
-
-
-# Clipping ----------------------------------------------------------------------------------------------------------
 
 
 def unscale_then_clip(scaler: LossScaler, optimizer: torch.optim.Optimizer, max_norm: float) -> float:
@@ -176,9 +171,6 @@ def test_clipping_at_the_wrong_moment_does_not_pass(mutant):
         check_clipping(mutant)
 
 
-# Mistakes ----------------------------------------------------------------------------------------------------------
-
-
 def _twice() -> None:
     scaler, optimizer = LossScaler(), SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     scaler.unscale_(optimizer)
@@ -201,20 +193,14 @@ def _always_inf() -> None:
         scaler.update()
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: LossScaler(0.0), "init_scale=0.0"),
-        (lambda: LossScaler(growth_interval=0), "growth_interval=0"),
-        (lambda: LossScaler().update(), r"call step\(optimizer\) first"),
-        (_twice, "unscaled already"),
-        (_two_steps, r"has stepped since the last update\(\)"),
-        (_always_inf, "the loss scale went down to 0"),
-    ],
+test_mistakes_are_explained = refused(
+    (lambda: LossScaler(0.0), "init_scale=0.0"),
+    (lambda: LossScaler(growth_interval=0), "growth_interval=0"),
+    (lambda: LossScaler().update(), r"call step\(optimizer\) first"),
+    (_twice, "unscaled already"),
+    (_two_steps, r"has stepped since the last update\(\)"),
+    (_always_inf, "the loss scale went down to 0"),
 )
-def test_mistakes_are_explained(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
 
 
 def test_a_refused_unscale_leaves_all_as_it_was() -> None:
@@ -222,7 +208,7 @@ def test_a_refused_unscale_leaves_all_as_it_was() -> None:
     wide, thin = (torch.nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float32, torch.float16))
     optimizer, scaler = torch.optim.SGD([wide, thin], lr=1e-3), LossScaler(1024.0)
     scaler.scale(wide.sum() + thin.float().sum()).backward()
-    for refused in (lambda: scaler.unscale_(optimizer), lambda: scaler.step(optimizer)):
+    for call in (lambda: scaler.unscale_(optimizer), lambda: scaler.step(optimizer)):
         with pytest.raises(ValueError, match="would lose their small numbers"):
-            refused()
+            call()
         assert wide.grad is not None and wide.grad.tolist() == [1024.0, 1024.0] and wide.tolist() == [1.0, 1.0]

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from course_lib.train.muon import Muon, orthogonalize
+from tests.predict.refused import refused
 
 SHAPES = {"wide": (6, 10), "tall": (20, 4), "square": (8, 8)}
 
@@ -66,10 +67,8 @@ def test_state_is_half_of_adamws():
     assert optimizer.state_bytes == 4 * 60
 
 
-def test_what_is_no_matrix_needs_a_group_of_its_own():
-    vector = nn.Parameter(torch.ones(3))
-    with pytest.raises(ValueError, match=r"shape \(3,\) is no matrix; give it in a group with orthogonal=False"):
-        Muon([vector])
-    Muon([{"params": [vector], "orthogonal": False}])
-    with pytest.raises(ValueError, match=r"momentum=1.5"):
-        Muon([nn.Parameter(torch.ones(2, 2))], momentum=1.5)
+VECTOR = nn.Parameter(torch.ones(3))
+test_what_is_no_matrix_needs_a_group_of_its_own = refused(
+    (lambda: Muon([VECTOR]), r"shape \(3,\) is no matrix; give it in a group with orthogonal=False"),
+    (lambda: Muon([nn.Parameter(torch.ones(2, 2))], momentum=1.5), r"momentum=1.5"),
+)

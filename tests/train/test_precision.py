@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,8 @@ from course_lib.train.optim import SGD, Adam, AdamW, Optimizer
 from course_lib.train.precision import LossScaler, MasterWeights, StochasticRounding
 from course_lib.train.step import train_step
 from tests.mutants.train import precision as mutants
+from tests.predict.refused import refused
+from tests.train.saved import same, through_a_file
 
 MAKERS: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda p: SGD(p, lr=0.01, momentum=0.9),
@@ -108,17 +109,14 @@ def test_a_saved_state_goes_on_to_the_bit(wrap):
     optimizer = wrap(AdamW(model.parameters(), lr=1e-3))
     for _ in range(3):
         train_step(model, optimizer, batch())
-    file = io.BytesIO()
-    torch.save([model.state_dict(), optimizer.state_dict()], file)
-    file.seek(0)
-    weights, state = torch.load(file, weights_only=True)
+    weights, state = through_a_file([model.state_dict(), optimizer.state_dict()])
     other = GPT(SMALL, seed=1)
     restored = wrap(AdamW(other.parameters(), lr=1e-3))
     other.load_state_dict(weights)
     restored.load_state_dict(state)
     for _ in range(3):
         assert train_step(model, optimizer, batch()) == train_step(other, restored, batch())
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert same(model.parameters(), other.parameters())
 
 
 @pytest.mark.parametrize("wrap", [MasterWeights, StochasticRounding])
@@ -159,17 +157,6 @@ def test_fp16_with_masters_and_scaler_trains_where_fp16_alone_underflows():
 
     assert train(None) == 1.0
     assert train(LossScaler(2.0**16)) < 1e-3
-
-
-def test_torchs_own_optimizer_with_fp16_weights_is_refused():
-    weight = nn.Parameter(torch.zeros(1, dtype=torch.float16))
-    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), LossScaler()
-    scaler.scale(weight.float().sum()).backward()
-    with pytest.raises(ValueError, match="use MasterWeights"):
-        scaler.step(optimizer)
-
-
-# Stochastic rounding -----------------------------------------------------------------------------------------------
 
 
 def walk(make: Callable[[nn.Parameter], Optimizer], steps: int = 200) -> Tensor:
@@ -214,27 +201,11 @@ def test_draws_differ_by_seed_step_and_parameter_and_repeat():
         return found
 
     first, again, other = draws(0), draws(0), draws(1)
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert same(first, again)
     everything = [*first, *other]
     assert not any(torch.equal(a, b) for i, a in enumerate(everything) for b in everything[:i])
 
 
-def test_stochastic_rounding_learns_what_nearest_cannot():
-    """w goes to its target by steps of 2 lr times the distance; to nearest, a step below half of bf16's spacing (2^-8
-    between 1 and 2) is lost, so w stops at a distance of about 2^-8 / (2 lr) = 0.2."""
-    target = torch.linspace(1.0, 2.0, 500)
-    distance = {}
-    for name, wrap in {"fp32": lambda o: o, "chance": StochasticRounding, "nearest": _bf16}.items():
-        weight = nn.Parameter(torch.ones(500))
-        optimizer = wrap(SGD([weight], lr=0.01))
-        for _ in range(300):
-            optimizer.zero_grad()
-            (weight.float() - target).square().sum().backward()
-            optimizer.step()
-        distance[name] = (weight.detach().float() - target).abs().mean().item()
-    assert distance["fp32"] < 0.01 and distance["chance"] < 0.04 and distance["nearest"] > 0.15
-
-
-def test_other_dtypes_are_refused():
-    with pytest.raises(ValueError, match="dtype=torch.float32 given; mixed precision needs torch.bfloat16"):
-        MasterWeights(SGD([nn.Parameter(torch.ones(1))], lr=0.1), torch.float32)
+test_other_dtypes_are_refused = refused(
+    (lambda: MasterWeights(SGD([nn.Parameter(torch.ones(1))], lr=0.1), torch.float32), "dtype=torch.float32 given"),
+)

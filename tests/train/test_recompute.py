@@ -13,14 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.model.gpt import GPT, Attention, Block, GPTConfig
-from course_lib.train.recompute import (
-    RecomputedLayers,
-    recompute,
-    recompute_only,
-    segments,
-)
+from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, segments
 from tests.mutants.train import recompute as mutants
-from tests.train.saved import SavedBytes, gradients
+from tests.train.saved import SavedBytes, gradients, same
 
 LAYERS, BATCH, WIDTH = 16, 8, 32
 X_BYTES = BATCH * WIDTH * 4
@@ -69,9 +64,11 @@ def outcome(run: Callable[[], Tensor], module: nn.Module, *inputs: Tensor) -> tu
     return found, torch.get_rng_state()
 
 
-def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    assert len(ours) == len(theirs)
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+def check_same(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], module: nn.Module, *inputs: Tensor) -> None:
+    """Result, gradients and the random numbers behind the step, bit for bit."""
+    (found, random_after), (expected, expected_random) = (outcome(run, module, *inputs) for run in (ours, theirs))
+    assert same(found, expected)
+    assert torch.equal(random_after, expected_random)
 
 
 # The checks, for the library and for the known-wrong versions ------------------------------------------------------
@@ -80,10 +77,7 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
 def check_gradients(recompute: Callable[..., Any]) -> None:
     """Dropout included, bit for bit; and the random numbers after the step are those of a plain step."""
     layers, x = nn.ModuleList([Layer(0), Layer(1)]), an_input(requires_grad=True)
-    ours, random_after = outcome(lambda: recompute(layers[1], recompute(layers[0], x)), layers, x)
-    theirs, expected_random = outcome(lambda: plain(layers, x), layers, x)
-    assert_same(ours, theirs)
-    assert torch.equal(random_after, expected_random)
+    check_same(lambda: recompute(layers[1], recompute(layers[0], x)), lambda: plain(layers, x), layers, x)
 
 
 def check_parameters_get_gradients(recompute: Callable[..., Any]) -> None:
@@ -94,7 +88,7 @@ def check_parameters_get_gradients(recompute: Callable[..., Any]) -> None:
     result = recompute(lambda: layer(x))
     assert result.requires_grad
     result.square().sum().backward()
-    assert_same([result.detach(), *gradients(layer)], theirs)
+    assert same([result.detach(), *gradients(layer)], theirs)
 
 
 def check_autocast(recompute: Callable[..., Any]) -> None:
@@ -105,9 +99,7 @@ def check_autocast(recompute: Callable[..., Any]) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return call(layer, x).float()
 
-    ours, _ = outcome(lambda: run(recompute), layer, x)
-    theirs, _ = outcome(lambda: run(lambda fn, x: fn(x)), layer, x)
-    assert_same(ours, theirs)
+    check_same(lambda: run(recompute), lambda: run(lambda fn, x: fn(x)), layer, x)
 
 
 def check_bytes_and_flops(recompute: Callable[..., Any], every: int) -> None:
@@ -164,17 +156,10 @@ def test_the_plain_chain_saves_what_the_formula_adds_up():
 
 
 @pytest.mark.parametrize("every", range(1, LAYERS + 1))
-def test_bytes_and_flops_for_every_k(every):
+def test_bytes_flops_and_gradients_for_every_k(every):
     check_bytes_and_flops(recompute, every)
-
-
-@pytest.mark.parametrize("every", range(1, LAYERS + 1))
-def test_gradients_for_every_k(every):
     layers, x = chain(), an_input(requires_grad=True)
-    ours, random_after = outcome(lambda: plain(RecomputedLayers(layers, every), x), layers, x)
-    theirs, expected_random = outcome(lambda: plain(layers, x), layers, x)
-    assert_same(ours, theirs)
-    assert torch.equal(random_after, expected_random)
+    check_same(lambda: plain(RecomputedLayers(layers, every), x), lambda: plain(layers, x), layers, x)
 
 
 class Masked(nn.Module):
@@ -202,7 +187,7 @@ def test_slices_and_further_arguments(every, part):
     recomputed = RecomputedLayers(layers, every)
     ours, random_after = outcome(lambda: masked(recomputed, x, position, part), layers, x, position)
     theirs, expected_random = outcome(lambda: masked(layers, x, position, part), layers, x, position)
-    assert_same(ours[:-1], theirs[:-1])
+    assert same(ours[:-1], theirs[:-1])
     torch.testing.assert_close(ours[-1], theirs[-1])  # the position's: summands of several layers, in another order
     assert torch.equal(random_after, expected_random)
     ours_sliced, theirs_sliced = recomputed[part], layers[part]
@@ -226,36 +211,28 @@ def test_a_segment_of_one_layer_takes_all_arguments_by_name():
             hidden = layer(hidden=hidden, position=position)
         return hidden
 
-    assert_same(
-        *(outcome(lambda kind=kind: named(kind), layers, x)[0] for kind in (RecomputedLayers(layers, 1), layers))
-    )
+    check_same(lambda: named(RecomputedLayers(layers, 1)), lambda: named(layers), layers, x)  # type: ignore[arg-type]
 
 
-def test_the_peak_is_least_in_between():
-    peaks = []
+@pytest.mark.parametrize(
+    ("make", "best", "least"),
+    [
+        (Layer, 1, None),  # it saves 13 times its input: sqrt(16 / 13) = 1.1
+        (lambda _: nn.Linear(WIDTH, WIDTH), 4, 7),  # its input alone: 4 boundaries, and 3 inputs inside the segment
+    ],
+)
+def test_the_peak_is_least_near_the_root_of_the_depth_over_what_a_layer_saves(make, best, least):
+    peaks = {}
     for every in range(1, LAYERS + 1):
-        layers = chain()
+        layers = nn.ModuleList(map(make, range(LAYERS)))
         with SavedBytes(layers.parameters()) as saved:
             plain(RecomputedLayers(layers, every), an_input()).sum().backward()
-        peaks.append(saved.peak)
-    least = 1 + peaks.index(min(peaks))
-    assert least == 1 and peaks[-1] == max(peaks)  # this layer saves 13 times its input: sqrt(16 / 13) = 1.1
+        peaks[every] = saved.peak
+    assert peaks[best] == min(peaks.values()) and peaks[LAYERS] == max(peaks.values())
+    assert least is None or peaks[best] == least * X_BYTES
 
 
-def test_a_chain_whose_layers_save_only_their_input_has_its_minimum_at_sqrt_n():
-    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
-    peaks = []
-    for every in range(1, LAYERS + 1):
-        with SavedBytes(layers.parameters()) as saved:
-            plain(RecomputedLayers(layers, every), an_input()).sum().backward()
-        peaks.append(saved.peak // X_BYTES)
-    assert min(peaks) == 7 and peaks[3] == 7  # 4 boundaries, and 3 more inputs inside the segment
-
-
-def config(**changes: Any) -> GPTConfig:
-    return GPTConfig(
-        **{"layers": 4, "width": 32, "heads": 4, "vocab_size": 50, "context": 16, "dropout": 0.1} | changes
-    )
+CONFIG = GPTConfig(layers=4, width=32, heads=4, vocab_size=50, context=16, dropout=0.1)
 
 
 def tokens() -> tuple[Tensor, Tensor]:
@@ -263,53 +240,47 @@ def tokens() -> tuple[Tensor, Tensor]:
     return draw[0], draw[1]
 
 
-def gpt_outcome(prepare: Callable[[GPT], object]) -> tuple[list[Tensor], int, int]:
-    """Loss and gradients, bytes held after the forward pass, FLOPs of the step."""
-    model = GPT(config())
+def gpt_outcome(prepare: Callable[[GPT], object]) -> tuple[list[Tensor], int]:
+    """Loss and gradients, and the bytes held after the forward pass, which tests/predict/test_meter.py foretells."""
+    model = GPT(CONFIG)
     names = [name for name, _ in model.named_parameters()]
     prepare(model)
     assert [name for name, _ in model.named_parameters()] == names
     torch.manual_seed(3)
-    with SavedBytes(model.parameters()) as saved, FlopCounterMode(display=False) as flops:
+    with SavedBytes(model.parameters()) as saved:
         loss = model(*tokens())
         held = saved.now
         loss.backward()
-    return [loss.detach(), *gradients(model)], held, flops.get_total_flops()
+    return [loss.detach(), *gradients(model)], held
 
 
-def test_selective_recompute_of_the_scores_saves_them_for_their_flops_alone():
-    theirs, all_bytes, all_flops = gpt_outcome(lambda model: model)
-    ours, held, flops = gpt_outcome(lambda model: recompute_only(model, Attention, "explicit"))
-    assert_same(ours, theirs)
-    scores_BHSS, mask_SS = 3 * 4 * 16 * 16, 16 * 16
-    # Saved no longer: softmax's result, dropout's mask (floats on a CPU), the dropped result, the mask of the future
-    # (bools). And q, k and v, copied for the product, make room for the tensor that they are views of.
-    assert held == all_bytes - 4 * (scores_BHSS * (4 + 4 + 4) + mask_SS)
-    assert flops == all_flops + 4 * 2 * (2 * scores_BHSS * 8)  # layers · products · multiply-adds of K = 8
-
-
-@pytest.mark.parametrize("prepare", [lambda m: recompute_only(m, Block), lambda m: recompute_only(m, Attention)])
-def test_recompute_of_one_kind_of_module(prepare):
-    theirs, all_bytes, _ = gpt_outcome(lambda model: model)
-    ours, held, _ = gpt_outcome(prepare)
-    assert_same(ours, theirs)
-    assert held < all_bytes
-
-
-@pytest.mark.parametrize("every", [1, 2, 3, 4])
-def test_a_gpt_with_recomputed_layers(every):
+def every_k(every: int) -> Callable[[GPT], None]:
     def prepare(model: GPT) -> None:
         model.blocks = RecomputedLayers(model.blocks, every)
         assert isinstance(model.blocks[1], Block) and len(model.blocks) == 4
         assert repr(model.blocks).count("Attention(") == 4 and "partial" not in repr(model.blocks)
 
-    theirs, _, _ = gpt_outcome(lambda model: model)
-    ours, _, _ = gpt_outcome(prepare)
-    assert_same(ours, theirs)
+    return prepare
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda model: recompute_only(model, Attention, "explicit"),
+        lambda model: recompute_only(model, Attention),
+        lambda model: recompute_only(model, Block),
+        *map(every_k, (1, 2, 3, 4)),
+    ],
+    ids=["scores", "attention", "blocks", *(f"every={every}" for every in (1, 2, 3, 4))],
+)
+def test_a_gpt_keeps_less_for_the_same_gradients(prepare):
+    theirs, all_bytes = gpt_outcome(lambda model: model)
+    ours, held = gpt_outcome(prepare)
+    assert same(ours, theirs) and held < all_bytes
 
 
 def test_a_prepared_model_can_be_copied():
-    model = recompute_only(GPT(config()), Block)
+    model = recompute_only(GPT(CONFIG), Block)
     twin = copy.deepcopy(model)
     twin(*tokens()).backward()
     assert all(p.grad is None for p in model.parameters()) and all(p.grad is not None for p in twin.parameters())
@@ -324,4 +295,4 @@ def test_as_pytorch_does():
             y = checkpoint(segment, y, use_reentrant=False)  # type: ignore[assignment]
         return y
 
-    assert_same(outcome(lambda: plain(RecomputedLayers(layers, 4), x), layers, x)[0], outcome(theirs, layers, x)[0])
+    assert same(outcome(lambda: plain(RecomputedLayers(layers, 4), x), layers, x)[0], outcome(theirs, layers, x)[0])
