@@ -11,6 +11,7 @@ from course_pages.lesson15.corpora import GPT3, MASSIVE_TEXT, MT_NLG, Source
 
 from .rows import rows_of
 
+READS = ("lessons/src/15_*.py",)
 ROWS = rows_of(__file__)
 PAGE = (Path(__file__).parents[2] / "lessons/src/15_feeding_the_beast.py").read_text("utf-8")
 MISFITS = {"gpt3 WebText2"}

@@ -10,6 +10,7 @@ from course_lib.predict import Setup
 
 from .rows import figures, rows_of
 
+READS = ("lessons/src/06_*.py",)
 ROWS = rows_of(__file__)
 MANY = 10**6
 LESSONS = Path(__file__).parents[2] / "lessons" / "src"

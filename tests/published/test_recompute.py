@@ -15,6 +15,7 @@ from tests.predict import papers
 
 from .rows import figures, rows_of, within
 
+READS = ("lessons/src/03_*.py",)
 ROWS = rows_of(__file__)
 MODELS = {"175b": zoo.GPT3_175B, "530b": zoo.MT_NLG_530B}
 STEPS = {"175b": (64, 64), "530b": (280, 280)}

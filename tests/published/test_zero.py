@@ -11,6 +11,7 @@ from tests.predict.papers import kept_on_device
 
 from .rows import figures, rows_of
 
+READS = ("lessons/src/10_*.py",)
 ROWS = rows_of(__file__)
 
 
