@@ -60,7 +60,7 @@ def race(training: Training, layouts: list[Layout], rounds: int = 5) -> list[lis
     return lines
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_every_layout_has_the_loss_of_one_process_after_each_step(world_size: int) -> None:
     layouts = every_layout(SMALL, world_size)
     if world_size == 2:
@@ -74,7 +74,7 @@ def test_every_layout_has_the_loss_of_one_process_after_each_step(world_size: in
             assert off < 1e-10, f"{layout}: the loss is off by {off:.1e}"
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, *(pytest.param(p, marks=pytest.mark.nightly) for p in (2, 4))])
 def test_bytes_at_the_peak_and_bytes_sent_are_within_five_percent(world_size: int) -> None:
     """Of every rank: so a layout that replicates what it should cut fails, and one that sends too much.
 
@@ -90,7 +90,7 @@ def test_bytes_at_the_peak_and_bytes_sent_are_within_five_percent(world_size: in
         assert met["sent"] == pytest.approx(due, rel=0.05), layout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)  # nine processes import torch, one after the other where there are few cores
 def test_a_run_that_is_killed_goes_on_with_other_ranks_in_another_layout(tmp_path: Path) -> None:
     """Four ranks, two stages of two replicas, die by SIGKILL; two ranks with ZeRO-3 end on one process's loss."""
@@ -231,7 +231,7 @@ def test_stages_of_different_length_are_not_offered() -> None:
     assert not machine.is_legal(replace(Training(), config=replace(Training().config, layers=5)), Layout(pipeline=2))
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.timeout(300)
 def test_the_first_of_the_list_is_quicker_than_the_last() -> None:
     """In steps that take turns, whatever else the machine does. (Seconds within 20 % are for a quiet machine.)
