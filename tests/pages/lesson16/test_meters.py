@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_pages.lesson16 import meters, slow_steps
-from course_pages.lesson16.pictures import roofline, shares
 
 
 def test_an_operation_touches_what_it_reads_and_writes_and_a_view_nothing() -> None:
@@ -56,13 +55,3 @@ def test_every_sinner_computes_what_the_quick_one_does_and_its_profile_tells() -
         found = meters.profiled(sinner, *given)
         assert found[name][0] >= calls and virtue.get(name, (0, 0.0))[0] <= 3
     assert slow_steps.c(*given).dtype == torch.float64
-
-
-def test_pictures_tell_their_points() -> None:
-    picture = roofline(1e11, 2e10, {"sum": (0.1, 1e9)}, caption="One point.")
-    assert (
-        "rises to 100 GFLOP/s at 5.0 FLOPs a byte" in picture.alt and "sum: 0.1 FLOPs a byte, 1 GFLOP/s" in picture.alt
-    )
-    assert picture.png
-    bars = shares({"time": {"a": 0.75, "b": 0.25}}, caption="Two parts.")
-    assert "time: a 75.0 %, b 25.0 %" in bars.alt and bars.png
