@@ -100,7 +100,9 @@ def read(file: Path, of_page: dict[str, str]) -> list[Answer]:
                 base = sources[answer.base] if answer.base else of_page[answer.check]
                 changed = edited(base, answer.edit)
             except (ValueError, KeyError) as problem:
-                raise ValueError(f"{file}:{answer.line}: {answer.name} changes what is not there: {problem}") from None
+                raise ValueError(
+                    f"{file}:{answer.line}: {answer.name} edits what is not there once: {problem}"
+                ) from None
             sources[answer.name] = re.sub(r"^def \w+", f"def {answer.name}", changed, flags=re.M)
             _run(sources[answer.name], f"{file}:{answer.line}", names)
         answer.function = names[answer.name]
