@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_kit.accounts import MemoryAccount, TrafficAccount
-from course_kit.units import Bytes
+from course_kit.units import Bytes, Seconds
 from course_lib.model import hardware
 from course_lib.model.experts import ExpertConfig, find_places
 from course_lib.numerics import BF16, FORMATS, FP8_E4M3FN, FP8_E5M2, FP16
@@ -21,12 +21,14 @@ from course_lib.pipeline.schedule import simulate, zb_v
 from course_lib.predict.allocator import CachingAllocator
 from course_lib.predict.chain import Chain
 from course_lib.predict.laws import ScalingLaw
+from course_lib.predict.traffic import Link
 from course_lib.train.gradients import GradientSizes
 from course_pages.lesson01 import pictures as lesson01
 from course_pages.lesson02 import pictures as lesson02
 from course_pages.lesson03 import pictures as lesson03
 from course_pages.lesson04 import pictures as lesson04
 from course_pages.lesson05.pictures import Ladder
+from course_pages.lesson06 import costs
 from course_pages.lesson07 import pictures as lesson07
 from course_pages.lesson08 import pictures as lesson08
 from course_pages.lesson08.explorer import stops
@@ -55,6 +57,8 @@ SEEDS = {"alone": [[3.0, 2.0], [3.0, 2.5]], "balanced": [[3.0, 1.0]]}
 RUNS = {"nothing": [Run([3.0, 2.5], [], [], [])], "experts": [Run([3.0, 2.0], [0.9] + [0.5] * 10, [0.8, 0.3], [])]}
 LAW = ScalingLaw(1.4, 9.0, 120.0, 0.37, 0.44)
 OVER = [1, 2, 4]
+GROWTH = {"training": [Bytes(n * MIB) for n in OVER], "inference": [Bytes(MIB)] * 3}
+FAST = Link(Seconds(1e-6), 1e-11)
 
 PICTURES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (lesson01.number_lines, (), ""),
@@ -68,6 +72,8 @@ PICTURES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
      "a: 10.0 % at the left end, 20.0 % at the right end"),
     (block_formats.error_against_bits, ({"mx": (4.25, 19.0)}, {"plain": (4, 12.0)}), ""),
     (block_formats.error_by_length, ([2, 4096], {"plain": [0.0, 0.5]}, [0.1, 0.1]), "plain 5.0e-01"),
+    (partial(memory.memory_growth, along="layers", limits={"a card": Bytes(2**30)}), (OVER, GROWTH),
+     "training: 1.00 MiB at 1, 4.00 MiB at 4. | a card has 1.00 GiB."),
     (lesson03.peak_for_every_k, (PEAKS, PEAKS, PEAKS, Bytes(12 * MIB)), "Keeping everything takes 12.00 MiB"),
     (lesson03.peak_for_every_k, (HELD, HELD, ALIVE, Bytes(8 * MIB)),
      "fall from 4.00 MiB at K = 1 to 2.00 MiB at K = 2 | the lowest is 5.00 MiB, at K = 3"),
@@ -80,6 +86,7 @@ PICTURES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
     (lesson04.gpu_peaks, ([hardware.A100_80GB], ["fp16"]), "fp16 312"),
     (losses.losses_and_distances, ({"fp32": [3.0, 2.0], "bf16": [3.0, 2.5]}, {"fp32": [0.0, 4.0], "bf16": [0.0, 1.5]}),
      "bf16: +0.25 nats, distance 1.5"),
+    (costs.all_reduces_of_many_ranks, (14 * 10**9, FAST, [2, 4]), "direct from 0.14 to 0.42"),
     (lesson07.steps_and_examples_by_batch, (3.2e6,), "cross at 3.2e+06"),
     (partial(lesson08.split_product, alt="a"), (stops("columns", "rows", 4), 4), "a"),
     (lesson08.block_on_ranks, (),

@@ -106,13 +106,6 @@ def test_growth_has_limits_and_logarithms():
     assert list(np.asarray(axes.lines[-1].get_ydata())) == [2, 2]
 
 
-def test_the_words_say_both_ends_of_growth():
-    limits = {"a card": Bytes(2**30)}
-    picture = memory.memory_growth(OVER, LINES, along="layers", caption="One grows.", limits=limits)
-    assert "training: 1.00 MiB at 1, 4.00 MiB at 4." in picture.alt and "a card has 1.00 GiB." in picture.alt
-    assert picture.caption == "One grows."
-
-
 KEPT = {
     "short": [("input", Bytes(2**20)), ("scores", Bytes(2**20))],
     "long": [("input", Bytes(2**20)), ("scores", Bytes(2**22))],
