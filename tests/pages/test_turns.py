@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Iterator
 
 import jupytext
 import pytest
 
 from course_kit.notebook import your_turn
-from tests.pages.answers import HERE, Function, answers_to, checks_of, lessons_with_turns
+from course_kit.notebook.your_turn import Function
+from tests.pages.answers import ROOT, Answer, answers_to
 
-SOURCES = {f"lesson{path.name[:2]}": path for path in sorted((HERE.parents[1] / "lessons/src").glob("*.py"))}
-LESSONS = lessons_with_turns()
+SOURCES = {f"lesson{path.name[:2]}": path for path in sorted(ROOT.glob("lessons/src/*.py"))}
+LESSONS = sorted(path.parent.name for path in ROOT.glob("course_pages/lesson*/turns.py"))
+ANSWERS = {lesson: answers_to(lesson) for lesson in LESSONS}
 
 
-def cases(right: bool) -> Iterator[object]:
-    """Every answer that should pass, or every one that should not, with its check."""
-    for lesson in LESSONS:
-        for check, answers in answers_to(lesson).items():
-            told = dict.fromkeys(answers.right, "") if right else answers.wrong
-            for answer, words in told.items():
-                yield pytest.param(check, answer, words, id=f"{lesson}-{check.__name__}-{answer.__name__}")
+def checks_of(lesson: str) -> dict[str, Function]:
+    """Checks of a lesson's turns, by name."""
+    found = vars(importlib.import_module(f"course_pages.{lesson}.turns"))
+    return {name: check for name, check in found.items() if name.startswith("check_")}
+
+
+def cases() -> list[object]:
+    """Every answer, with its lesson."""
+    return [
+        pytest.param(
+            lesson,
+            answer,
+            id=f"{lesson}-{answer.check}-{answer.name}",
+            marks=[pytest.mark.nightly] if answer.nightly else [],
+        )
+        for lesson, answers in ANSWERS.items()
+        for answer in answers
+    ]
 
 
 @pytest.mark.parametrize("lesson", SOURCES)
@@ -38,22 +51,10 @@ def test_a_page_holds_stubs_and_no_checks(lesson: str) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_turn_has_answers(lesson: str) -> None:
-    known = answers_to(lesson)
-    assert set(known) == set(checks_of(lesson).values())
-    assert all(answers.right and len(answers.wrong) >= 2 for answers in known.values())
-
-
-@pytest.mark.parametrize(("check", "answer", "words"), list(cases(right=True)))
-def test_a_right_answer_in_another_style_passes(check: Function, answer: Function, words: str) -> None:
-    turn = your_turn(check)(answer)
-    assert turn.verdict.state == "right", turn.verdict
-
-
-@pytest.mark.parametrize(("check", "answer", "words"), list(cases(right=False)))
-def test_a_wrong_answer_is_told_so(check: Function, answer: Function, words: str) -> None:
-    turn = your_turn(check)(answer)
-    assert turn.verdict.state == "wrong", turn.verdict
-    assert words and words in turn.verdict.message
+    assert {answer.check for answer in ANSWERS[lesson]} == set(checks_of(lesson))
+    for check in checks_of(lesson):
+        words = [answer.words for answer in ANSWERS[lesson] if answer.check == check]
+        assert "" in words and sum(map(bool, words)) >= 2, check
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
@@ -63,3 +64,11 @@ def test_an_answer_that_does_nothing_is_wrong(lesson: str) -> None:
 
     for check in checks_of(lesson).values():
         assert your_turn(check)(nothing).verdict.state == "wrong", check.__name__
+
+
+@pytest.mark.parametrize(("lesson", "answer"), cases())
+def test_an_answer_is_judged_rightly(lesson: str, answer: Answer) -> None:
+    """A right one in another style passes; a wrong one is told so, in its words."""
+    verdict = your_turn(checks_of(lesson)[answer.check])(answer.function).verdict
+    assert verdict.state == ("wrong" if answer.words else "right"), verdict
+    assert answer.words in verdict.message

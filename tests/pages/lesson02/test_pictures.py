@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
-
 from course_kit.units import Bytes
 from course_lib.predict.allocator import CachingAllocator
-from course_pages.lesson02 import pictures as allocator
+from course_pages.lesson02.pictures import segment_map
 
 MIB = 2**20
 
 
-@pytest.fixture
-def card() -> CachingAllocator:
+def test_blocks_lie_where_they_are_and_words_say_what_is_free():
     card = CachingAllocator(40 * MIB)
     for number in range(10):
         card.allocate(number, 4 * MIB)
     for number in range(0, 10, 2):
         card.free(number)
-    return card
-
-
-def test_blocks_lie_where_they_are(card):
-    (axes,) = allocator.segment_map(card, wanted=Bytes(8 * MIB), caption="Holes.").figure.axes
+    picture = segment_map(card, wanted=Bytes(8 * MIB), caption="Holes.")
+    (axes,) = picture.figure.axes
     boxes = [(bar.get_x(), bar.get_width()) for bars in axes.containers for bar in bars]
     assert boxes == [(4 * n, 4) for n in range(5)] * 2 + [(0, 8)]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["segment 1", "segment 2", "wanted"]
-
-
-def test_the_words_say_what_is_free(card):
-    said = allocator.segment_map(card, wanted=Bytes(8 * MIB), caption="Holes.").alt
-    assert "2 segments, together 40.00 MiB. In use are 20.00 MiB, free 20.00 MiB" in said
-    assert "the largest free piece has 4.00 MiB. Wanted: 8.00 MiB." in said
-
-
-def test_an_empty_card_has_no_map():
-    with pytest.raises(ValueError, match="allocate something first"):
-        allocator.segment_map(CachingAllocator(1), caption="Nothing.")
+    assert "2 segments, together 40.00 MiB. In use are 20.00 MiB, free 20.00 MiB" in picture.alt
+    assert "the largest free piece has 4.00 MiB. Wanted: 8.00 MiB." in picture.alt

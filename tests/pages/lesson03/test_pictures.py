@@ -41,13 +41,6 @@ def test_the_peaks_are_drawn_in_mib():
     assert [list(line.get_ydata()) for line in axes.lines[:3]] == [[p / MIB for p in predicted.values()]] * 3  # type: ignore[arg-type]
 
 
-def test_the_words_name_the_floor_of_all_that_is_alive():
-    alive = {1: Bytes(9 * MIB), 2: Bytes(7 * MIB), 3: Bytes(5 * MIB)}
-    held = {1: Bytes(4 * MIB), 2: Bytes(2 * MIB), 3: Bytes(3 * MIB)}
-    alt = figures.peak_for_every_k(held, held, alive, Bytes(8 * MIB), caption="c").alt
-    assert "fall from 4.00 MiB at K = 1 to 2.00 MiB at K = 2" in alt and "the lowest is 5.00 MiB, at K = 3" in alt
-
-
 def test_break_even_is_a_line_and_a_word():
     figure = figures.swap_or_recompute({"scores": 100, "MLP": 10_000}, {"a GPU": 8000}, caption="c").figure
     (dots,) = figure.axes[0].collections
@@ -55,17 +48,6 @@ def test_break_even_is_a_line_and_a_word():
     assert figure.axes[0].get_xscale() == "log"
     assert list(figure.axes[0].lines[0].get_xdata()) == [8000, 8000]  # type: ignore[arg-type]
     assert figure.legends[0].get_texts()[0].get_text() == "a GPU: 8,000"
-
-
-def test_each_picture_has_caption_and_words():
-    peaks = {k: CHAIN.peak(k) for k in range(1, 7)}
-    words = {
-        "Keeping everything takes 12.00 MiB": figures.peak_for_every_k(
-            peaks, peaks, peaks, CHAIN.peak(None), caption="c"
-        ),
-        "scores: 100; a GPU: 8,000": figures.swap_or_recompute({"scores": 100}, {"a GPU": 8000}, caption="c"),
-    }
-    assert all(part in picture.alt and picture.caption == "c" for part, picture in words.items())
 
 
 def test_bars_of_a_plan_are_its_costs():
@@ -86,10 +68,3 @@ def test_lines_against_a_limit_are_in_mib():
     held = {"plain": np.array([0, 4 * MIB]), "plan": np.array([MIB])}
     (axes,) = figures.held_against_limit(held, Bytes(2 * MIB), caption="c").figure.axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[0, 4], [1], [2, 2]]  # type: ignore[arg-type]
-
-
-def test_each_picture_of_a_plan_has_caption_and_words():
-    chain = figures.chain_with_plan(COSTS, [(0, 2)], caption="c")
-    held = figures.held_against_limit({"plain": np.array([0, 4 * MIB])}, Bytes(2 * MIB), caption="c")
-    assert chain.caption == held.caption == "c"
-    assert "Recomputed segments: 0 to 1." in chain.alt and "peak 4.00 MiB" in held.alt

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.units import Bytes, Seconds
 from course_pages.lesson05.pictures import Ladder, Rung, peaks_by_micro_batch
@@ -32,11 +30,6 @@ def test_the_table_has_shares_of_the_first_row():
     assert "lean &amp; slow" in ladder._repr_html_()
     lines = repr(ladder).splitlines()
     assert len(lines) == 3 and lines[1].startswith("plain") and lines[1].split()[-3:] == ["0.50", "s", "100%"]
-
-
-def test_no_rung_is_no_ladder():
-    with pytest.raises(ValueError, match="without a rung"):
-        Ladder([])
 
 
 def test_cuts_stand_against_a_gpu():

@@ -54,11 +54,6 @@ def test_a_line_for_each_algorithm_and_points_for_all_that_was_measured():
     assert (backend.get_linestyle(), backend.get_marker()) == ("None", "o"), "points alone"
 
 
-def test_many_ranks_says_where_the_lines_end():
-    picture = costs.all_reduces_of_many_ranks(14 * 10**9, FAST, [2, 4], caption="c")
-    assert "direct from 0.14 to 0.42" in picture.alt
-
-
 def test_a_fitted_link_is_a_line_with_points():
     line, points = costs.fitted_link(FAST, {4: 1e-6, 8: 1e-6}, caption="c").figure.axes[0].lines
     assert (line.get_marker(), points.get_linestyle()) == ("None", "None")

@@ -31,14 +31,3 @@ def test_steps_and_examples_cross_at_the_critical_batch_size():
     assert steps[0][middle] == pytest.approx(100)
     assert steps[1][middle] == examples[1][middle] == pytest.approx(2)
     assert steps[1][0] == pytest.approx(101)
-
-
-def test_the_curves_are_told_in_words():
-    picture = data_parallel.steps_and_examples_by_batch(3.2e6, caption="c")
-    assert picture.caption == "c" and "cross at 3.2e+06" in picture.alt
-
-
-def test_the_picture_is_the_same_every_time():
-    size = Bytes(200)
-    twice = [data_parallel.bucket_overlap(SIZES[size], SIZES, size, caption="c", alt="a") for _ in range(2)]
-    assert twice[0].png == twice[1].png

@@ -45,16 +45,3 @@ def test_each_machine_has_a_plate_with_its_ranks_on_it(machine: int, machines: i
              for place in dots.get_offsets()]  # fmt: skip
     met = {color: [rank for rank in at if (to_rgba(color), at[rank]) in drawn] for color in colors.values()}
     assert met == {"red": [4, 6, 7], "green": [1], "blue": [13]}
-
-
-@pytest.mark.parametrize(
-    ("mesh", "ranks_per_node", "message"),
-    [
-        (Mesh({"data": 2}), None, "shows three axes"),
-        (Mesh({"pipeline": 2, "data": 2, "tensor": 8}), None, "1 to 4 ranks"),
-        (CUBE, 2, "a layer of this mesh has 4 ranks"),
-    ],
-)
-def test_what_has_no_room_is_refused(mesh: Mesh, ranks_per_node: int | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        groups_along(mesh, caption="c", ranks_per_node=ranks_per_node)

@@ -24,6 +24,7 @@ def test_every_run_is_stored_with_where_and_when() -> None:
         assert E < run["loss"] < 2.6
 
 
+@pytest.mark.nightly  # a cell of the lesson trains one of them
 @pytest.mark.parametrize("job", [grid.Job(20, 3e10), grid.Job(16, 3e10, seed=1)])
 def test_a_run_trained_again_is_the_stored_one(job: grid.Job) -> None:
     """On the processor of the file to the last digit; elsewhere sums are rounded in another order. An error of 1e-7 at

@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib.predict.laws import Runs, ScalingLaw
-from course_pages.lesson14.pictures import ahead, bowls, one_bowl
+from course_pages.lesson14.pictures import bowls, one_bowl
 
 LAW = ScalingLaw(1.4, 9.0, 120.0, 0.37, 0.44)
 
@@ -16,11 +16,6 @@ def test_bowls_tell_each_bottom() -> None:
     assert [line.get_marker() for line in axes.lines].count("x") == 2
     best = LAW.optimum(2e11)
     assert f"2.0e+11 FLOPs: {best[0]:,.0f} parameters, {LAW.loss(*best):.2f} nats" in picture.alt and picture.png
-
-
-def test_ahead_holds_what_was_promised_against_what_came() -> None:
-    picture = ahead(LAW, {1e11: 1.9, 2e11: 1.85}, {3e11: 0.02, 2e12: 0.1}, (2e12, 1.70, 1.72), caption="One.")
-    assert "At 2.0e+12 FLOPs the law says 0.300 nats of excess, the run has 0.320." in picture.alt and picture.png
 
 
 def test_one_bowl_has_its_band_and_its_bottom() -> None:

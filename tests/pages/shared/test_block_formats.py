@@ -45,17 +45,3 @@ def test_an_error_of_zero_is_left_out_of_a_logarithmic_axis():
     assert list(axes.lines[0].get_ydata()) == [1e-2, 1e-2]  # type: ignore[arg-type]
     zero, other = axes.lines[1].get_ydata()  # type: ignore[misc]
     assert math.isnan(float(zero)) and other == 1e-3  # type: ignore[arg-type]
-
-
-def test_each_picture_has_caption_and_words():
-    pictures = [
-        figures.block_on_grid([1.0, 0.1], [1.0, 0.0], [0, 1], caption="c"),
-        figures.bit_layout(4, 2, caption="c"),
-        figures.errors_by_largest([4, 8], {"a": [0.1, 0.2], "b": [0.2, 0.1]}, caption="c"),
-        figures.error_against_bits({"mx": (4.25, 19.0)}, {"plain": (4, 12.0)}, caption="c"),
-        figures.error_by_length([2, 4096], {"plain": [0.0, 0.5]}, [0.1, 0.1], caption="c"),
-    ]
-    assert all(picture.caption == "c" and len(picture.alt) > 40 for picture in pictures)
-    assert "byte 0: 1.3 1.2 1.1 1.0 0.3 0.2 0.1 0.0" in pictures[1].alt
-    assert "plain 5.0e-01" in pictures[4].alt
-    assert "a: 10.0 % at the left end, 20.0 % at the right end" in pictures[2].alt

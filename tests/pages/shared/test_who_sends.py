@@ -44,20 +44,6 @@ def test_all_panels_share_one_scale():
     assert [axes.images[0].get_clim() for axes in figure.axes] == [(0, 1000), (0, 1000)]
 
 
-@pytest.mark.parametrize(
-    ("accounts", "message"),
-    [([], "0 accounts"), (ring(17, 1), "17 accounts"), ([TrafficAccount(bytes_to={1: Bytes(3)})], "rank 1")],
-)
-def test_what_cannot_be_drawn_is_refused(accounts, message):
-    with pytest.raises(ValueError, match=message):
-        matrix(accounts)
-
-
-def test_there_is_room_for_three():
-    with pytest.raises(ValueError, match="4 matrices"):
-        who_sends_whom(dict.fromkeys("abcd", ring(2, 1)), caption="c")
-
-
 def in_groups(axes: dict[str, int], elements: int) -> TrafficAccount:
     """An all-reduce along the first axis; what happens before does not count."""
     groups, axis = process_groups(Mesh(axes)), next(iter(axes))
@@ -90,8 +76,3 @@ def test_a_port_may_serve_connections_of_two_ranks():
     ]
     accounts = [TrafficAccount(observed_by_connection={pair: Bytes(n) for pair, n in each.items()}) for each in ends]
     assert matrix(accounts, observed=True) == [[0, 5, 0, 0], [4, 0, 0, 0], [0, 3, 0, 0], [0, 0, 2, 0]]
-
-
-def test_what_was_not_observed_cannot_be_drawn():
-    with pytest.raises(ValueError, match="nothing was observed: this system does not count"):
-        matrix(ring(3, 500), observed=True)
