@@ -36,6 +36,7 @@ from typing import Any
 from course_kit.cells import remember
 from course_kit.notebook.your_turn import Function
 
+READS = ("tests/pages/lesson*/answers.txt", "course_pages/lesson*/turns.py", "lessons/src/*.py")
 ROOT = Path(__file__).parents[2]
 _CHECK = re.compile(r"== (check_\w+)(\(.*\))")
 _ANSWER = re.compile(r"(nightly )?(?:right (\w+)|wrong (\w+))(?: of (\w+))?(?:: (.+))?")
