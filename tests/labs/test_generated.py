@@ -116,7 +116,9 @@ def test_listed_survivors_are_still_made_and_say_why(lab: Lab) -> None:
             assert name in {edit.name for edit in edits_of(lab, cell)}, f"{cell} has no edit {name!r} any more"
 
 
-@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+@pytest.mark.parametrize(
+    "lab", [pytest.param(lab, id=lab.number, marks=pytest.mark.nightly if lab in LABS[2:] else ()) for lab in LABS]
+)
 @pytest.mark.usefixtures("unchecked_shapes", "impatient", "terminal")
 def test_a_sample_of_edits_loses_points(lab: Lab) -> None:
     for edit in in_the_check(lab):
