@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from course_tools.labs import Lab, find_labs
+from tests.author.conftest import make_lab
 from tests.mutants.generated import judging
 from tests.mutants.generated.edits import Edit, edits
 from tests.mutants.generated.judging import KINDS, edits_of, in_the_check, listed, lost_by, sample
@@ -83,11 +84,7 @@ def test_a_larger_sample_holds_the_smaller_one_and_keeps_the_order() -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Lab:
-    lab = Lab(tmp_path, "lab90_two")
-    lab.source.parent.mkdir(parents=True)
-    lab.source.write_text(SOURCE, "utf-8")
-    (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/_OWNER_/x"\n')
-    return lab
+    return make_lab(tmp_path, SOURCE)
 
 
 @pytest.mark.usefixtures("terminal")  # the clock interrupts as Ctrl-C does
