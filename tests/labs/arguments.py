@@ -102,10 +102,9 @@ class Note:
             if frame.f_code.co_filename.startswith(ANSWER):
                 return
             frame = frame.f_back
-        shown = signs(
-            name, {key: value for key, value in given.items() if key not in _OWN}, self.life, sys._getframe(2)
-        )
-        facts = [fact for key, value in given.items() if key not in _OWN for fact in _facts(key, value)]
+        given = {key: value for key, value in given.items() if key not in _OWN}
+        shown = signs(name, given, self.life, sys._getframe(2))
+        facts = [fact for key, value in given.items() for fact in _facts(key, value)]
         values, these = self.noted[hash(json.dumps([name, facts, {**shown, "values": ""}]))], hash(shown["values"])
         if these in values or len(values) > 1:
             return

@@ -102,7 +102,7 @@ def run_lab(
     for step in steps:
         try:
             with contextlib.redirect_stdout(io.StringIO()), _limited(limit_s):
-                (_execute_noted if varied is not None and step.answer else _execute)(step.text, namespace)
+                _execute(step.text, namespace, noted=varied is not None and step.answer)
         except Exception as problem:
             if step.check:
                 failures[step.grade_id] = f"{type(problem).__name__}: {problem}"
@@ -318,18 +318,12 @@ def _limited(seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _execute(source: str, namespace: dict[str, Any]) -> None:
+def _execute(source: str, namespace: dict[str, Any], noted: bool = False) -> None:
+    """Run a cell. Calls of a noted one's functions are noted; whoever asks for its text gets it without the notes."""
     if source.startswith(MAGIC):
         line, _, cell = source.removeprefix(MAGIC).partition("\n")
         isolated_cell.run_cell(line, cell, namespace)
         return
-    name = f"<cell {next(_numbers)}>"
+    name = f"{ANSWER if noted else '<cell '}{next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for inspect.getsource
-    exec(compile(source, name, "exec"), namespace)
-
-
-def _execute_noted(source: str, namespace: dict[str, Any]) -> None:
-    """The same of an answer whose calls are noted; whoever asks for its text gets it without the notes."""
-    name = f"{ANSWER}{next(_numbers)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(with_notes(source), name, "exec"), namespace)
+    exec(compile(with_notes(source) if noted else source, name, "exec"), namespace)

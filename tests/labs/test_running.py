@@ -107,9 +107,9 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The text of each cell that runs from here on."""
     texts: list[str] = []
 
-    def record(source: str, namespace: dict[str, Any]) -> None:
+    def record(source: str, *options: Any, **noted: bool) -> None:
         texts.append(source)
-        execute(source, namespace)
+        execute(source, *options, **noted)
 
     execute = running._execute
     running._prepared.cache_clear()
