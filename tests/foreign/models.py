@@ -188,7 +188,7 @@ MODELS: dict[str, Foreign] = {
     "mixtral": Foreign(
         _of_transformers("Mixtral", "ForCausalLM", num_local_experts=4, **_EXPERTS), _causal, _its_own
     ),
-    "deepseek": Foreign(_of_transformers("DeepseekV3", "ForCausalLM", **_EXPERTS, **_DEEPSEEK), _causal, _its_own),
+    "deepseek": Foreign(_of_transformers("DeepseekV3", "ForCausalLM", **(_EXPERTS | _DEEPSEEK)), _causal, _its_own),
     "clip": Foreign(
         _of_transformers("CLIP", "Model", text_config=_READ, vision_config=_SEEN, projection_dim=8), _pairs, _distance
     ),

@@ -84,6 +84,7 @@ def explained_exactly(found: Any, reasons: dict[str, str], what: str) -> None:
 
 
 @pytest.mark.parametrize(("lab", "fault"), ANSWERS)
-@pytest.mark.usefixtures("unchecked_shapes", "impatient")  # students have no shape checks: a third of the time
+@pytest.mark.usefixtures("unchecked_shapes", "impatient", "terminal")
 def test_a_known_wrong_answer_loses_its_points(lab: Lab, fault: Fault) -> None:
+    """Students have no shape checks, which would take a third of the time."""
     assert complaints(lab, fault) == []

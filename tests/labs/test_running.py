@@ -167,11 +167,12 @@ def test_the_text_of_a_cell_is_known_as_long_as_a_run_needs_it(lab: Lab) -> None
 
 NO_ANSWERS: dict[str, tuple[str, str, type[BaseException], str]] = {
     "of a cell that is not there": ("q9", "pass", ValueError, "lab90_means has no answer cell q9"),
-    "that is no Python": ("q1", "def double(number) return 0", SyntaxError, ""),
-    "that is Ctrl-C, not a limit": ("q1", "def double(n):\n    raise KeyboardInterrupt", KeyboardInterrupt, ""),
+    "that is no Python": ("q1", "def double(number) return 0", SyntaxError, "expected ':'"),
+    "that is Ctrl-C, not a limit": ("q1", "def double(n):\n    raise KeyboardInterrupt", KeyboardInterrupt, "^$"),
 }
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("what", NO_ANSWERS)
 def test_what_is_no_wrong_answer_ends_the_run(lab: Lab, what: str) -> None:
     cell, source, error, words = NO_ANSWERS[what]
@@ -179,6 +180,7 @@ def test_what_is_no_wrong_answer_ends_the_run(lab: Lab, what: str) -> None:
         run_lab(lab, {cell: source})
 
 
+@pytest.mark.usefixtures("terminal")  # the clock interrupts as Ctrl-C does
 def test_an_answer_that_does_not_end_costs_its_limit(lab: Lab) -> None:
     endless = "def double(number):\n    while True:\n        time.sleep(0.01)"
     failures = run_lab(lab, {"q1": endless}, limit_s=0.3)
