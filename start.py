@@ -1,7 +1,7 @@
 """Two commands for a fresh clone, with Python and nothing else:
 
     python3 start.py              install everything into .venv and open JupyterLab at lesson 00
-    python3 start.py test         the same, then every check; `test quick` what the last change touches
+    python3 start.py test         the same, then the check; `test all` everything, `test changed` what a change touches
 
 Only the standard library is used, and old syntax on purpose: an old Python must be able to say that it is too old.
 """
@@ -65,9 +65,9 @@ def main():
     opening = commands.add_parser("open", help="open JupyterLab at a lesson or lab; Ctrl-C stops it (the default)")
     opening.add_argument("lesson", nargs="?", default="00", help="number or name, such as 03 or lab03 (default: 00)")
     opening.add_argument("--no-browser", action="store_true", help="only print the address")
-    test = commands.add_parser("test", help="run all checks, or only some stages; ends with a table")
-    stages = "quick, or lint, types, unit, labs, grader, sandbox, ranks, notebooks, browser, foreign (default: all)"
-    test.add_argument("stage", nargs="*", help=stages)
+    test = commands.add_parser("test", help="run the check, or some of it; ends with where time went and the verdict")
+    words = "all (with what waits), changed (what the last change can touch), lint, types, a folder or file of tests"
+    test.add_argument("words", nargs="*", help=words)
     arguments = parser.parse_args(spelled_out(sys.argv[1:]))
     if arguments.command == "test" and not os.path.isdir(os.path.join(ROOT, "tests")):
         raise Problem("There are no tests here: this is the students' copy. `python3 start.py` opens the lessons.")
@@ -76,7 +76,7 @@ def main():
     give_home()
     prepare(EXTRAS[arguments.command])
     if arguments.command == "test":
-        return become(["-m", "tests"] + arguments.stage)
+        return become(["-m", "tests"] + arguments.words)
     return become(["-m", "course_tools", "open", arguments.lesson] + ["--no-browser"] * arguments.no_browser)
 
 

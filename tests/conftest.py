@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: many ranks share few cores
@@ -17,8 +19,11 @@ from jaxtyping import config, install_import_hook
 
 import tests.typecheck  # noqa: F401  (the hook's generated code imports only `tests`)
 from course_tools import TAUGHT
+from tests import changed
 
 install_import_hook(list(TAUGHT), "tests.typecheck.check")
+
+OPENED = changed.Reads()
 
 
 @pytest.fixture
@@ -57,14 +62,57 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--changed FILE`, as often as needed: `start.py test changed` gives it what git names."""
+    parser.addoption("--changed", action="append", default=[], metavar="FILE", help="only tests that it can touch")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Note the files that a module of tests opens while it is collected."""
+    OPENED.opened.clear()
+    result = yield
+    OPENED.of_collection.setdefault(collector.path, set()).update(OPENED.opened)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Note the files that a test opens, its fixtures included."""
+    OPENED.opened.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Refuse a test that read a file of which `test changed` would not know."""
+    result = yield
+    if unknown := OPENED.undeclared(item.path):
+        names = ", ".join(unknown[:8]) + (" …" if len(unknown) > 8 else "")
+        pytest.fail(f"it read {names}: say so in a line `READS = (...)` of its file (tests/changed.py)", pytrace=False)
+    return result
+
+
+def _count(items: list[pytest.Item]) -> None:
+    """Tell `python -m tests` how many tests wait, by marker, and how many do not."""
+    place = os.environ.get("COURSE_TEST_COUNTS")
+    if place and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        counts: dict[str, int] = {"default": 0, "nightly": 0, "timed": 0}
+        for item in items:
+            counts[next((name for name in ("timed", "nightly") if item.get_closest_marker(name)), "default")] += 1
+        Path(place).write_text(json.dumps(counts))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests that this machine cannot run, and say so; with two workers, files with slow tests come first.
+    """Leave out what a change cannot touch; skip what this machine cannot run; begin with the files that take long.
 
     Else one worker would wait at the end for the other's last long test.
     """
+    _count(items)
+    changed.select(config, items)
     if hasattr(config, "workerinput"):
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        long = {item.path for item in items if item.get_closest_marker("nightly")}
+        items.sort(key=lambda item: item.path not in long)
     if not any(item.get_closest_marker("gpu") for item in items):
         return
     import torch

@@ -9,7 +9,7 @@ from pathlib import Path
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from rich.console import Console
 
-from course_tools.author.builder import BuildError, build, check, other_outputs, stored_notebook
+from course_tools.author.builder import BuildError, build, check, other_outputs, stale, stored_notebook
 from course_tools.author.lab_builder import build_lab, check_lab
 from course_tools.author.readme import stale_sizes, write_sizes
 from course_tools.labs import Lab
@@ -20,10 +20,10 @@ def build_readme(root: Path, console: Console, *, check: bool) -> bool:
     """Count the lines in README's tables again, or only say which figures are stale, and return whether all is well."""
     if not check and write_sizes(root):
         console.print("✓ README.md: written", style="green")
-    stale = stale_sizes(root)
-    for complaint in stale:
+    complaints = stale_sizes(root)
+    for complaint in complaints:
         console.print(f"✗ {complaint}", style="red", markup=False)
-    return not stale
+    return not complaints
 
 
 def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = False) -> bool:
@@ -47,6 +47,12 @@ def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = 
                 hint = f"  another output than before {where}; if it differs from run to run, tag that cell 'varies'"
                 console.print(hint, style="yellow", markup=False)
     return good
+
+
+def is_fresh(item: Lesson | Lab) -> bool:
+    """Whether the executed notebook was run with the inputs that the checkout holds."""
+    stored = stored_notebook(item.solution if isinstance(item, Lab) else item.notebook)
+    return stored is not None and not stale(stored, item)
 
 
 def check_all(items: Sequence[Lesson | Lab], console: Console) -> bool:

@@ -10,8 +10,10 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_tools.author.guards import first_line, output_complaints, source_complaints
+from course_tools.author.inputs import KEY, is_stale, record
 from course_tools.author.minutes import time_complaints
 from course_tools.author.source import read_source, tags_of
+from course_tools.labs import Lab
 from course_tools.lessons import Lesson
 
 
@@ -35,12 +37,13 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
     from course_tools.author.stable import stabilise
     from course_tools.kernel import execute
 
-    notebook = read_source(lesson)
+    notebook, made_of = read_source(lesson), record(lesson.source, lesson.root)
     refuse(lesson.name, source_complaints(notebook))
     execute(notebook, lesson.notebook.parent, reproducible=True, on_cell=on_cell)
     if not fresh:
         keep_varying(notebook, stored_notebook(lesson.notebook))
     notebook = stabilise(notebook, lesson.name, lesson.root)
+    notebook.metadata[KEY] = made_of
     refuse(lesson.name, output_complaints(notebook, lesson.root) + time_complaints(notebook.cells))
     return write_notebook(lesson.notebook, notebook)
 
@@ -59,7 +62,14 @@ def check(lesson: Lesson) -> list[str]:
         complaints.insert(0, f"does not match its source ({first_difference(source, stored)}); run `course build`")
     if lesson.notebook.read_text("utf-8") != as_text(stored):
         complaints.append("was saved by something other than `course build`; run `course build`")
-    return complaints
+    return complaints + stale(stored, lesson)
+
+
+def stale(stored: NotebookNode | None, item: Lesson | Lab) -> list[str]:
+    """The complaint about a notebook that was run with other inputs than the checkout holds; none if it was not."""
+    if stored is None or not is_stale(stored, item.source, item.root):
+        return []
+    return [f"was run before something that its outputs come from has changed; run `course build {item.number}`"]
 
 
 def keep_varying(notebook: NotebookNode, stored: NotebookNode | None) -> None:

@@ -13,11 +13,13 @@ from course_tools.author.builder import (
     first_difference,
     keep_varying,
     refuse,
+    stale,
     stored_notebook,
     write_notebook,
 )
 from course_tools.author.check_cells import announce
 from course_tools.author.guards import output_complaints, source_complaints
+from course_tools.author.inputs import KEY, record
 from course_tools.author.lab_source import (
     is_check,
     lab_complaints,
@@ -45,7 +47,7 @@ def build_lab(lab: Lab, *, fresh: bool = False, on_cell: Callable[[int], None] =
     from course_tools.author.stable import stabilise
     from course_tools.kernel import execute
 
-    key = read_lab(lab)
+    key, made_of = read_lab(lab), record(lab.source, lab.root)
     refuse(lab.name, _source_complaints(key))
     solved = copy.deepcopy(key)
     for cell in filter(is_check, solved.cells):
@@ -55,6 +57,7 @@ def build_lab(lab: Lab, *, fresh: bool = False, on_cell: Callable[[int], None] =
     if not fresh:
         keep_varying(solved, stored_notebook(lab.solution))
     solved = solution_version(stabilise(solved, lab.name, lab.root))
+    solved.metadata[KEY] = made_of
     refuse(lab.name, output_complaints(solved, lab.root))
     return any([write_notebook(lab.solution, solved), write_notebook(lab.notebook, student_version(key))])
 
@@ -77,7 +80,7 @@ def check_lab(lab: Lab) -> list[str]:
         elif path == lab.notebook and as_text(expected) != path.read_text("utf-8"):
             complaints.append(f"{path.relative_to(lab.root)} was run or edited; run `course build`")
         if path == lab.solution:
-            complaints += output_complaints(stored, lab.root)
+            complaints += output_complaints(stored, lab.root) + stale(stored, lab)
     return complaints
 
 

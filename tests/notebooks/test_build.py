@@ -12,12 +12,14 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from rich.console import Console
 
-from course_tools.author.build_all import build_all
+from course_tools.author.build_all import build_all, is_fresh
 from course_tools.author.builder import BuildError, build, check
 from course_tools.author.guards import output_complaints
+from course_tools.author.inputs import KEY, record
 from course_tools.author.source import add_colab, read_source
 from course_tools.kernel import complain_about_callbacks, widget_state
 from course_tools.lessons import Lesson
+from tests.notebooks import test_again
 from tests.notebooks.conftest import SOURCE, make_course
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,7 @@ def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Le
     assert old[3].outputs != new[3].outputs
 
 
+@pytest.mark.nightly
 def test_a_new_cell_of_what_varies_gives_new_outputs_to_the_others_too(lesson: Lesson) -> None:
     """A table and a figure of the same seconds are of one run."""
     old = code_cells(lesson)
@@ -111,6 +114,7 @@ def test_an_empty_source_is_refused_in_words(tmp_path: Path) -> None:
         build(make_course(tmp_path, ""))
 
 
+@pytest.mark.nightly
 def test_an_output_that_varies_without_a_tag_is_named(lesson: Lesson) -> None:
     edit(lesson, ' tags=["varies"]', "")
     said = [StringIO(), StringIO()]
@@ -208,6 +212,27 @@ def test_check_sees_every_kind_of_drift_without_running_anything(lesson: Lesson)
     assert any("never run" in complaint for complaint in check(lesson))
     lesson.notebook.unlink()
     assert check(lesson) == ["was never built; run `course build`"]
+
+
+def test_a_build_keeps_the_hash_of_its_inputs_and_check_sees_when_one_changes(lesson: Lesson) -> None:
+    assert nbformat.read(lesson.notebook, as_version=4).metadata[KEY] == record(
+        lesson.source, lesson.root
+    ) and is_fresh(lesson)
+    module = lesson.root / "course_kit" / "compare.py"  # imported by the lesson
+    module.parent.mkdir()
+    module.write_text("# another library\n", "utf-8")
+    (complaint,) = check(lesson)
+    assert complaint.endswith("run `course build 00`") and not is_fresh(lesson)
+    module.unlink()
+    assert check(lesson) == []
+
+
+@pytest.mark.parametrize(("number", "fresh", "runs"), [("05", True, False), ("05", False, True), ("06", True, True)])
+def test_a_notebook_runs_again_by_default_where_its_record_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, number: str, fresh: bool, runs: bool
+) -> None:
+    monkeypatch.setattr(test_again, "is_fresh", lambda page: fresh)
+    assert test_again.waits(Lesson(ROOT, f"{number}_x")) != runs
 
 
 def test_check_sees_a_notebook_that_lost_its_source(lesson: Lesson) -> None:

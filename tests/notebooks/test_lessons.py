@@ -10,6 +10,7 @@ import pytest
 from course_tools.author.builder import check
 from course_tools.lessons import Lesson, all_lessons
 
+READS = ("lessons/*.ipynb", "lessons/src/*.py")
 LESSONS = all_lessons(Path(__file__).parents[2])
 
 
