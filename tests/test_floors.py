@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from course_tools import TAUGHT
+from course_tools.author.inputs import imports as names_imported
 
 ROOT = Path(__file__).parents[1]
+READS = ("course_*/**/*.py",)
 PACKAGES = (*TAUGHT, "course_tools")
 FLOORS = {
     "course_kit": (
@@ -53,13 +55,7 @@ EVERYBODYS = {"TAUGHT", "folders"}
 
 def imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that a file imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(filter(None, (base, node.module)))
-            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+    return names_imported(ast.parse(path.read_text("utf-8")), package)
 
 
 def imports(root: Path, package: str) -> Iterator[tuple[Path, int, str]]:

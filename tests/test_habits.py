@@ -17,6 +17,7 @@ from course_tools import TAUGHT
 from tests.test_packaging import COLAB
 
 ROOT = Path(__file__).parents[1]
+READS = (".github/**/*", "*.md", "*.cff", "*.yaml", "docs/*", "changelog.d/*", "course_*/**/*.py", "tests/*/*.py")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT, TOWNCRIER = PYPROJECT["project"], PYPROJECT["tool"]["towncrier"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

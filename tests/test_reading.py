@@ -16,6 +16,7 @@ from course_tools.lessons import Lesson, all_lessons
 from course_tools.site.names import imported, whole_name
 
 ROOT = Path(__file__).parents[1]
+READS = ("lessons/src/*.py", "course_lib/**/*.py", "course_kit/**/*.py")
 LESSONS = all_lessons(ROOT)
 NAMED = ("course_lib", "course_kit")
 FILES, LINES, SHOWN, SHOWN_LINES = 3, 600, 2, 40

@@ -17,6 +17,7 @@ from course_tools.author.readme import counted_files, lines_of, stale_sizes, wri
 from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
+READS = ("*.md", "docs/*", "course_*/**/*", "lessons/**/*", "solutions/src/*.py", "tests/**/*.py", "benchmarks/*.py")
 PACKAGES = (*TAUGHT, "course_tools")
 GUIDES = ("docs/torchrun.md", "docs/using_the_library.md")
 PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", *GUIDES)

@@ -14,6 +14,7 @@ from course_tools import TAUGHT
 from course_tools.author.scaffold import LONGEST, PACKAGES, Plan, new_lesson
 
 ROOT = Path(__file__).parents[2]
+READS = ("course_*/**/*", "tests/**/*.py", "README.md")
 pytestmark = pytest.mark.timeout(400)  # a whole small course is built, run and read by pyright
 NAME, QUESTION = "19_tensor_parallelism", "Who holds which part of a layer?"
 README = """\

@@ -14,6 +14,7 @@ from .contracts import Promise, promises, sentences
 from .faults import read_faults
 
 ROOT = Path(__file__).parents[2]
+READS = ("solutions/src/*.py", "tests/mutants/lab*/*")
 LABS = find_labs(ROOT)
 
 

@@ -15,6 +15,7 @@ from tests.mutants.generated.judging import KINDS, edits_of, in_the_check, liste
 from .test_running import SOURCE
 
 ROOT = Path(__file__).parents[2]
+READS = ("solutions/src/*.py", "tests/mutants/generated/*.toml")
 LABS = find_labs(ROOT)
 ANSWER = '''\
 @decorated(1)

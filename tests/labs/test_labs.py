@@ -21,6 +21,7 @@ from .habits import LOOKED_AT
 from .running import all_checks, complaints, public_checks, run_lab, solution_of
 
 ROOT = Path(__file__).parents[2]
+READS = ("solutions/**/*", "labs/**/*", "tests/mutants/lab*/*")
 LABS = find_labs(ROOT)
 FAULTS = {lab: read_faults(ROOT / "tests" / "mutants" / lab.number) for lab in LABS}
 

@@ -14,6 +14,7 @@ from .running import run_lab, solution_of
 from .test_labs import LABS
 
 pytestmark = pytest.mark.timeout(600)
+READS = ("solutions/src/*.py",)
 VARIED = [lab for lab in LABS if "# %% term=true" in lab.source.read_text("utf-8")]
 
 
