@@ -14,7 +14,7 @@ from course_tools.labs import Lab, all_labs
 
 from .conftest import WITH_A_VALUE
 
-READS = ("*.md", "course_*/**/*", "lessons/*.ipynb", "labs/**/*", "solutions/src/*.py")
+READS = ("*.md", "docs/**/*", "course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*.py")
 HIDDEN = 'check.equal(check.call(moving_average, [1], 2), [], "fewer numbers than the window is wide")'
 SOLUTION = """\
 starts = range(len(numbers) - width + 1)

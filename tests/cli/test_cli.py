@@ -17,6 +17,7 @@ from course_tools.cli import app
 from course_tools.lessons import course_root, find_lessons
 from tests.cli.conftest import Course, write_notebook
 
+READS = ("course_tools/**/*.py",)
 COMMANDS = ("open", "run", "build", "release", "grade", "feedback", "site", "doctor")
 
 

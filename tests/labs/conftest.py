@@ -11,6 +11,8 @@ import pytest
 from course_kit.checks import check
 from course_kit.own_time import OwnTime
 
+READS = ("tests/preloaded.py",)
+
 
 def freeze_imported() -> None:
     """Freeze imported objects, as ranks do: checks that weigh an answer go through all objects several times.

@@ -85,13 +85,14 @@ def run_lab(
     if unknown := set(answers or {}) - set(solution_of(lab)):
         raise ValueError(f"{lab.name} has no answer cell {', '.join(unknown)}")
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    _forget_cells()
+    for name in _cells_told():  # of runs that are over: each group of ranks would be sent the text of all of them
+        del linecache.cache[name]
     if answers:
         steps = [
             step._replace(source=answers.get(step.grade_id, step.source), may_fail=not step.answer) for step in steps
         ]
         above, steps = _decisive(steps, set(answers), judges)
-        namespace = _prepared(tuple(above)).fresh()
+        namespace = _prepared(tuple(above))()
     failures = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -255,46 +256,38 @@ def _defined(source: str) -> list[tuple[str, set[str]]]:
     return [(node.name, _read(ast.unparse(node))) for node in ast.parse(source).body if isinstance(node, kinds)]
 
 
-class _Prepared(NamedTuple):
-    """What some cells have bound: where their functions look names up, what they shall find there, and their texts."""
-
-    namespace: dict[str, Any]
-    pristine: dict[str, Any]
-    texts: dict[str, Any]
-
-    def fresh(self) -> dict[str, Any]:
-        """The namespace as the cells left it, whatever a known-wrong answer has made of it since."""
-        linecache.cache.update(self.texts)
-        self.namespace.clear()
-        already: dict[int, Any] = {}
-        for name, value in self.pristine.items():
-            try:
-                self.namespace[name] = copy.deepcopy(value, already)
-            except (NotImplementedError, RuntimeError, TypeError):  # a widget, a result of autograd, a module
-                self.namespace[name] = value
-        return self.namespace
-
-
 @functools.lru_cache(2)
-def _prepared(steps: tuple[Step, ...]) -> _Prepared:
-    """Known-wrong answers of a question stand on the same cells, most of them pictures' and data's: run them once."""
+def _prepared(steps: tuple[Step, ...]) -> Callable[[], dict[str, Any]]:
+    """Run cells on which the known-wrong answers of a question stand, most of them pictures' and data's, once.
+
+    Returns:
+        gives the namespace as the cells left it, whatever a known-wrong answer has made of it since: their functions
+        look names up there.
+    """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         for step in steps:
             _execute(step.source, namespace)
     pristine = {name: value for name, value in namespace.items() if name != "__builtins__"}
-    return _Prepared(namespace, pristine, {name: linecache.cache[name] for name in _cells_told()})
+    texts = {name: linecache.cache[name] for name in _cells_told()}
+
+    def fresh() -> dict[str, Any]:
+        linecache.cache.update(texts)
+        namespace.clear()
+        already: dict[int, Any] = {}
+        for name, value in pristine.items():
+            try:
+                namespace[name] = copy.deepcopy(value, already)
+            except (NotImplementedError, RuntimeError, TypeError):  # a widget, a result of autograd, a module
+                namespace[name] = value
+        return namespace
+
+    return fresh
 
 
 def _cells_told() -> list[str]:
     """The cells whose text is known to whoever asks for a source."""
     return [name for name in linecache.cache if name.startswith(_CELLS)]
-
-
-def _forget_cells() -> None:
-    """Those of runs that are over: each group of ranks would be sent the text of all of them."""
-    for name in _cells_told():
-        del linecache.cache[name]
 
 
 @contextlib.contextmanager
