@@ -92,9 +92,10 @@ def test_a_single_line_of_the_library_or_of_another_lab_is_no_leak_and_a_copy_is
     def leaks(file: str, text: str) -> list[str]:
         return list(find_leaks({Path(file): text.encode()}, [course]))
 
-    line = "dist.all_reduce(value)\n"
-    assert leaks("course_lib/helper.py", line) == leaks("labs/lab91_other/notes.md", line) == []
-    assert len(leaks("labs/lab90_means/notes.md", line)) == 1
+    alone = next(line for line in WITH_A_VALUE.splitlines() if "ranks 0, 1 and 2" in line)
+    for line in ("dist.all_reduce(value)", alone):  # of several lines, and the only one of a hidden check
+        assert leaks("course_lib/helper.py", line) == leaks("labs/lab91_other/notes.md", line) == []
+        assert len(leaks("labs/lab90_means/notes.md", line)) == 1
     (copied,) = leaks("labs/lab91_other/notes.md", SOLUTION)
     assert copied.endswith("… (of lab90_means)")
 
