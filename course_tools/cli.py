@@ -132,6 +132,7 @@ def plan_(
         typer.echo("Experts are untested: no published run here has them (lesson 17, section 5).", err=True)
 
 
+READS = ("course_tools/*/commands.py",)  # for the walk over imports, which cannot follow the loop below
 for _package in ("author", "grading", "site"):
     if importlib.util.find_spec(f"course_tools.{_package}"):
         importlib.import_module(f"course_tools.{_package}.commands").add_to(app)

@@ -25,7 +25,10 @@ FILES = {
     "tests/test_one.py": "from course_lib import upper\n",
     "tests/test_two.py": 'def f():\n    import course_lib.alone.part\n\n\nREADS = ("docs/*.md",)\n',
     "tests/room/conftest.py": "",
-    "tests/room/test_three.py": "",
+    "tests/room/test_three.py": 'COMMAND = ["python", "-m", "course_tools", "build"]\n',
+    "course_tools/__init__.py": "",
+    "course_tools/__main__.py": "from course_tools import cli\n",
+    "course_tools/cli.py": "",
     "docs/guide.md": "",
     "README.md": "",
     "constraints.txt": "torch==2\n",
@@ -62,6 +65,7 @@ def touched(checkout: Path, *names: str) -> list[str]:
         ("course_lib/alone/__init__.py", [THREE, ONE, TWO]),  # imported by the conftest.py above all of them
         ("course_lib/__init__.py", [THREE, ONE, TWO]),
         ("tests/room/conftest.py", [THREE]),
+        ("course_tools/cli.py", [THREE]),  # run by `python -m`
         ("constraints.txt", [THREE, ONE, TWO]),
         ("course_lib/nobodys.py", []),
         ("README.md", []),

@@ -3,8 +3,9 @@
 A stored notebook carries a hash of its inputs, so that it is a recorded test: where the hash still fits, its cells
 would do again what they did. `start.py test changed` asks the same walk which tests a change can touch.
 
-The walk sees `import` anywhere in a file, modules named in a string (what another process is to run), and data that lie
-beside an imported module. A file that reads others says so, in a line `READS = ("README.md", "docs/*.md")` at its top.
+The walk sees `import` anywhere in a file, modules named in a string (what another process is to run, and what follows
+`-m`), and data that lie beside an imported module. A file that reads others says so, in a line
+`READS = ("README.md", "docs/*.md")` at its top.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from course_tools import TAUGHT
 PACKAGES = (*TAUGHT, "course_tools", "tests", "benchmarks", "start")
 KEY = "course"
 """The key of a notebook's metadata that holds its record."""
+_MODULE = re.compile(r"\bcourse_\w+(?:\.\w+)*")
 
 
 def inputs(files: Iterable[Path], root: Path, *, read: bool = True) -> set[Path]:
@@ -100,11 +103,15 @@ def _words(file: Path, package: tuple[str, ...], _changed_at: int) -> tuple[list
 
 
 def _named(tree: ast.Module) -> Iterator[str]:
-    """Modules of the course that stand in a string, as those that another process is to run do."""
+    """Modules that stand in a string, as in a script for another process: the course's, and what follows `-m`."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("course_"):
-            yield node.value
-            yield f"{node.value}.__main__"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield from _MODULE.findall(node.value)
+        elif isinstance(node, ast.List | ast.Tuple):
+            words = [word.value if isinstance(word, ast.Constant) else None for word in node.elts]
+            for word in (name for flag, name in zip(words, words[1:]) if flag == "-m" and isinstance(name, str)):
+                yield from (word, f"{word}.__main__")
 
 
 def _declared(tree: ast.Module) -> Iterator[str]:
