@@ -15,6 +15,7 @@ from course_tools.author import release
 from course_tools.author.addresses import addresses
 
 ROOT = Path(__file__).parents[1]
+READS = ("Dockerfile", ".dockerignore", ".binder/*", ".devcontainer/*")
 DEVCONTAINER = {
     "$schema": str, "name": str, "build": dict, "hostRequirements": dict, "remoteUser": str, "postCreateCommand": str,
     "forwardPorts": list, "portsAttributes": dict, "customizations": dict,

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from course_tools import TAUGHT
+from course_tools.author.inputs import imports as names_imported
 
 ROOT = Path(__file__).parents[1]
+READS = ("course_*/**/*.py",)
 PACKAGES = (*TAUGHT, "course_tools")
 FLOORS = {
     "course_kit": (
@@ -53,13 +55,7 @@ EVERYBODYS = {"TAUGHT", "folders"}
 
 def imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that a file imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(filter(None, (base, node.module)))
-            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+    return names_imported(ast.parse(path.read_text("utf-8")), package)
 
 
 def imports(root: Path, package: str) -> Iterator[tuple[Path, int, str]]:
@@ -79,42 +75,28 @@ def floor(package: str, room: str) -> int:
 
 def violations(root: Path) -> list[str]:
     """Every import that points up, out of its package to one above, through a door, or from lesson to lesson."""
-    found = []
-    for package in PACKAGES:
-        for path, line, name in imports(root, package):
-            here, (top, *rest) = path.with_suffix("").parts, name.split(".")
-            problems = [_out_of(package, top, rest)]
-            if package == top and rest and here[1] != "__init__" and package in FLOORS:
-                problems.append(_up(package, here[1], rest[0]))
-            if package == top == "course_tools" and rest:
-                problems.append(_among_tools(here[1], rest[0], path.name))
-            door = re.match(r"(course_\w+\.(?:\w+\.)*?)_[a-z]", name)
-            if door and not ".".join(path.parts).startswith(door[1]):
-                problems.append("behind a door")
-            found += [f"{path}:{line} imports {name}: {problem}" for problem in problems if problem]
-    return found
+    every = ((path, line, name) for package in PACKAGES for path, line, name in imports(root, package))
+    return [f"{path}:{line} imports {name}: {what}" for path, line, name in every if (what := problem(path, name))]
 
 
-def _out_of(package: str, top: str, rest: list[str]) -> str:
+def problem(path: Path, name: str) -> str:
+    """What is wrong with an import of this name in this file."""
+    (package, here, *_), (top, there, *_) = path.with_suffix("").parts, [*name.split("."), ""]
+    door = re.match(r"(course_\w+\.(?:\w+\.)*?)_[a-z]", name)
+    if door and not ".".join(path.parts).startswith(door[1]):
+        return "behind a door"
     if top in ABOVE[package]:
         return f"{package} does not know {top}"
-    if (package, top) == ("course_lib", "course_kit") and rest and rest[0] not in OF_THE_KIT:
+    if (package, top) == ("course_lib", "course_kit") and there not in OF_THE_KIT | {""}:
         return f"of the kit, the library takes {', '.join(sorted(OF_THE_KIT))}"
-    return ""
-
-
-def _up(package: str, here: str, there: str) -> str:
-    if here == there or floor(package, there) < floor(package, here):
-        return ""
-    return "a room of the same floor" if floor(package, there) == floor(package, here) else "a floor above"
-
-
-def _among_tools(here: str, there: str, file: str) -> str:
-    if there in EVERYBODYS:
+    if package != top or here == there or there in EVERYBODYS | {""}:
         return ""
     if here in ROOMS:
-        return "" if there in ROOMS[here] | {here} else f"{here} uses {', '.join(sorted(ROOMS[here]))} only"
-    return "students do not get it" if there in ROOMS and file != "doctor.py" else ""
+        return "" if there in ROOMS[here] else f"{here} uses {', '.join(sorted(ROOMS[here]))} only"
+    if package not in FLOORS:
+        return "students do not get it" if there in ROOMS and path.name != "doctor.py" else ""
+    above = -1 if here == "__init__" else floor(package, there) - floor(package, here)
+    return "" if above < 0 else "a floor above" if above else "a room of the same floor"
 
 
 def graph(root: Path) -> dict[str, set[str]]:

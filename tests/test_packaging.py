@@ -15,6 +15,7 @@ import pytest
 from course_tools import TAUGHT
 
 ROOT = Path(__file__).parents[1]
+READS = ("course_*/**/*", "lessons/*.ipynb", "labs/*/*.ipynb", "GLOSSARY.md", "LICENSE*")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 COLAB = {"torch": "2.11.0", "numpy": "2.1.0", "ipywidgets": "7.7.1", "anywidget": "0.9.21"}
 """Google Colab's versions, 2026."""

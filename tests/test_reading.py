@@ -16,6 +16,7 @@ from course_tools.lessons import Lesson, all_lessons
 from course_tools.site.names import imported, whole_name
 
 ROOT = Path(__file__).parents[1]
+READS = ("lessons/src/*.py", "course_lib/**/*.py", "course_kit/**/*.py")
 LESSONS = all_lessons(ROOT)
 NAMED = ("course_lib", "course_kit")
 FILES, LINES, SHOWN, SHOWN_LINES = 3, 600, 2, 40
@@ -92,21 +93,20 @@ from course_lib.train.step import train_step
 """
 OPENS = "`train/step.py`, `compare.py`"
 CODE = "show(train_step)\ndisplay(show(tensor.SplitDropout.forward, docstring=False))"
-NAMING = {
-    "no file": ("whatever you like", "0 files are named"),
-    "four files": ("`train/step.py`, `compare.py`, `units.py`, `tables.py`", "4 files are named"),
-    "a file that is gone": ("`train/stop.py`", "train/stop.py is 0 files"),
-    "a file of both packages": ("`__init__.py`", "__init__.py is 2 files"),
-    "a room": ("`train/`", "train/ is 0 files"),
-    "too much": ("`model/gpt.py`, `train/optim.py`, `model/text.py`", "lines are named; at most 600"),
+FAULTS = {
+    "no file": ("opens", "whatever you like", "0 files are named"),
+    "four files": ("opens", "`train/step.py`, `compare.py`, `units.py`, `tables.py`", "4 files are named"),
+    "a file that is gone": ("opens", "`train/stop.py`", "train/stop.py is 0 files"),
+    "a file of both packages": ("opens", "`__init__.py`", "__init__.py is 2 files"),
+    "a room": ("opens", "`train/`", "train/ is 0 files"),
+    "too much": ("opens", "`model/gpt.py`, `train/optim.py`, `model/text.py`", "lines are named; at most 600"),
+    "one function, twice": ("code", "show(train_step, docstring=False)", "1 functions of course_lib"),
+    "a picture's own show": ("code", "figure.show(tensor.loss_of_parts)", "1 functions of course_lib"),
+    "a function of the kit": ("code", "show(measure.seconds)", "1 functions of course_lib"),
+    "a class": ("code", "show(tensor.SplitDropout)", "1 functions of course_lib"),
+    "the page's own": ("code", "def f(): ...\nshow(f)", "1 functions of course_lib"),
 }
-PRINTING = {
-    "one function, twice": ("show(train_step)\nshow(train_step, docstring=False)", "1 functions of course_lib"),
-    "a picture's own show": ("show(train_step)\nfigure.show(tensor.loss_of_parts)", "1 functions of course_lib"),
-    "a function of the kit": ("show(train_step)\nshow(measure.seconds)", "1 functions of course_lib"),
-    "a class": ("show(train_step)\nshow(tensor.SplitDropout)", "1 functions of course_lib"),
-    "the page's own": ("def f(): ...\nshow(train_step)\nshow(f)", "1 functions of course_lib"),
-}
+"""Where the fault is, what stands there (in code, below a first function), and the complaint."""
 
 
 def page(folder: Path, opens: str = OPENS, code: str = CODE) -> Lesson:
@@ -127,17 +127,11 @@ def test_what_is_within_the_budget_has_no_fault(tmp_path: Path) -> None:
     assert unreadable(lesson) == unshown(lesson) == []
 
 
-@pytest.mark.parametrize("fault", NAMING)
-def test_a_row_that_asks_for_too_much_is_found(tmp_path: Path, fault: str) -> None:
-    opens, complaint = NAMING[fault]
-    (found,) = unreadable(page(tmp_path, opens=opens))
-    assert complaint in found
-
-
-@pytest.mark.parametrize("fault", PRINTING)
-def test_a_page_that_prints_too_little_is_found(tmp_path: Path, fault: str) -> None:
-    code, complaint = PRINTING[fault]
-    (found,) = unshown(page(tmp_path, code=code))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_row_that_asks_for_too_much_or_a_page_that_prints_too_little_is_found(tmp_path: Path, fault: str) -> None:
+    where, text, complaint = FAULTS[fault]
+    lesson = page(tmp_path, **{where: text if where == "opens" else f"show(train_step)\n{text}"})
+    (found,) = unreadable(lesson) + unshown(lesson)
     assert complaint in found
 
 

@@ -4,64 +4,59 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import zipfile
-from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
+import start
+from tests.plan import BESIDE
+
 START = Path(__file__).parents[1] / "start.py"
 POSIX = pytest.mark.skipif(os.name == "nt", reason="signals and home folders are different on Windows")
-BACKEND = '''\
+COURSE = "bigger_than_one_gpu"
+BACKEND = f'''\
 """Builds the stand-in for the course: an editable wheel that points here."""
-import os, pathlib, sys, time, zipfile
+import os, pathlib, shutil, time
 def get_requires_for_build_editable(config_settings=None):
     return []
 def build_editable(folder, config_settings=None, metadata_directory=None):
     pathlib.Path("building").touch()
     time.sleep(float(os.environ.get("SLOW_BUILD", 0)))
-    name = "bigger_than_one_gpu-0.1.0"
-    with zipfile.ZipFile(f"{folder}/{name}-py3-none-any.whl", "w") as wheel:
-        metadata = "Metadata-Version: 2.1\\nName: bigger-than-one-gpu\\nVersion: 0.1.0\\nRequires-Dist: torch\\n"
-        for extra in ("jupyter", "test"):
-            metadata += f"Provides-Extra: {extra}\\nRequires-Dist: {extra}stuff; extra == '{extra}'\\n"
-        wheel.writestr("course.pth", os.getcwd())
-        wheel.writestr(f"{name}.dist-info/METADATA", metadata)
-        wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(f"{name}.dist-info/RECORD", "")
-    return f"{name}-py3-none-any.whl"
+    return os.path.basename(shutil.copy("{COURSE}-1.0-py3-none-any.whl", folder))
 '''
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+NEEDS = "Requires-Dist: torch\n" + "".join(
+    f"Provides-Extra: {extra}\nRequires-Dist: {extra}stuff; extra == '{extra}'\n" for extra in ("jupyter", "test")
+)
 SAY = """\
 import os, sys, json
 print(json.dumps([sys.prefix, os.environ.get("HOME"), sys.argv[1:], os.environ.get("VIRTUAL_ENV")]))
 """
+COPY = "import shutil, sys\nshutil.copytree({empty!r}, sys.argv[1], symlinks=True, dirs_exist_ok=True)\n"
+PACKAGES = ("course_lib", "course_kit", "course_pages", "course_tools", "tests")
 
 
-def fake_wheel(folder: Path, name: str, version: str = "1.0") -> None:
-    """An importable package without content."""
+def fake_wheel(folder: Path, name: str, version: str = "1.0", needs: str = "", path: str = "") -> None:
+    """An importable package without content, or one that points to a folder."""
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}/__init__.py", "")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(*((f"{name}.pth", path) if path else (f"{name}/__init__.py", "")))
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
-
-
-COPY = "import shutil, sys\nshutil.copytree({empty!r}, sys.argv[1], symlinks=True, dirs_exist_ok=True)\n"
-
-
-PACKAGES = ("course_lib", "course_kit", "course_pages", "course_tools", "tests")
 
 
 class Checkout:
@@ -75,17 +70,16 @@ class Checkout:
         for path in (*(self.root / name for name in PACKAGES), self.wheels, self.home, self.temporary):
             path.mkdir(parents=True)
         shutil.copy(START, self.root)
-        (self.root / "backend.py").write_text(BACKEND)
-        (self.root / "pyproject.toml").write_text(
-            '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-        )
-        (self.root / "constraints.txt").write_text("jupyterstuff==1.0\n")
+        texts = {"backend.py": BACKEND, "pyproject.toml": PROJECT, "constraints.txt": "jupyterstuff==1.0\n"}
+        for name, text in texts.items():
+            (self.root / name).write_text(text)
         for package in PACKAGES:
             (self.root / package / "__init__.py").touch()
             (self.root / package / "__main__.py").write_text(SAY)
         for name in ("hatchling", "editables", "jupyterstuff", "teststuff"):
             fake_wheel(self.wheels, name)
         fake_wheel(self.wheels, "torch", "2.13.0")
+        fake_wheel(self.root, COURSE, needs=NEEDS, path=str(self.root))
 
     def copy_environments_of(self, empty: Path) -> None:
         """Let `python -m venv` copy an empty environment from now on: to make a new one takes seconds, for its pip."""
@@ -103,23 +97,24 @@ class Checkout:
 
     def popen(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start `start.py` with the Python that runs the tests."""
-        process = subprocess.Popen(
-            [sys.executable, str(self.root / "start.py"), *arguments],
-            env=self.environment(**environment),
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.started.append(process)
-        return process
+        command, pipe = [sys.executable, str(self.root / "start.py"), *arguments], subprocess.PIPE
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True}
+        self.started.append(subprocess.Popen(command, env=self.environment(**environment), cwd=self.home, **streams))
+        return self.started[-1]
 
     def call(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run `start.py` to its end."""
         process = self.popen(*arguments, **environment)
         out, err = process.communicate(timeout=100)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def building(self) -> subprocess.Popen[str]:
+        """Start `start.py`, and return it while it builds the course, which takes a minute."""
+        process = self.popen("open", SLOW_BUILD="60")
+        while not (self.root / "building").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        return process
 
     def end(self) -> None:
         """End all processes that still run in this checkout: a build goes on when the pip that wants it was killed."""
@@ -142,19 +137,21 @@ def said(result: subprocess.CompletedProcess[str]) -> list[str]:
     return result.stderr.strip().splitlines()
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Iterator[Checkout]:
-    made = Checkout(tmp_path)
-    yield made
-    made.end()
-
-
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment that holds pip and nothing else."""
     folder = tmp_path_factory.mktemp("empty") / "venv"
     subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", folder], check=True)
     return folder
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, empty: Path) -> Iterator[Checkout]:
+    """A checkout for tests that are not about making an environment; those of `complete` are."""
+    made = Checkout(tmp_path)
+    made.copy_environments_of(empty)
+    yield made
+    made.end()
 
 
 @pytest.fixture(scope="module")
@@ -169,21 +166,11 @@ def complete(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return checkout
 
 
-def load() -> ModuleType:
-    """start.py as a module."""
-    spec = importlib.util.spec_from_file_location("start", START)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_an_old_python_can_read_it_and_says_that_it_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     source = START.read_text("ascii")
     tree = ast.parse(source, feature_version=(3, 4))
     new = (ast.JoinedStr, ast.AnnAssign, ast.AsyncFunctionDef, ast.NamedExpr, ast.Nonlocal, ast.Starred)
     assert not [node for node in ast.walk(tree) if isinstance(node, new)], "Python 2.7 could not even parse this"
-    start = load()
     monkeypatch.setattr(start.sys, "version_info", (3, 8, 1))
     monkeypatch.setattr(start, "works", lambda command: command[0] == "python3.12")
     with pytest.raises(start.Problem, match=r"This is Python 3\.8, .* 3\.11 or newer: type `python3\.12 start.py`"):
@@ -202,25 +189,26 @@ def test_real_old_pythons(version: str) -> None:
     assert f"This is Python {version}, and the course needs 3.11 or newer" in said(result)[0]
 
 
+MEANINGS = {"": "open", "lab": "open", "lab 2": "open 2", "03": "open 03", "test lint": "test lint", "-h": "-h"}
+
+
+@pytest.mark.parametrize("words", MEANINGS)
+def test_no_word_is_needed_to_open_a_lesson(words: str) -> None:
+    """The command was once called `start.py lab`."""
+    assert start.spelled_out(words.split()) == MEANINGS[words].split()
+
+
 def test_it_needs_nothing_but_the_standard_library() -> None:
-    imports = [node for node in ast.walk(ast.parse(START.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+    names = re.findall(r"^ *(?:import|from) (\w+)", START.read_text(), re.M)
+    assert {"json", "urllib"} <= set(names) <= sys.stdlib_module_names
     assert len(START.read_text().splitlines()) <= 320
 
 
-def test_its_help_names_both_commands_and_does_nothing(checkout: Checkout) -> None:
+def test_its_help_names_its_commands_and_does_nothing(checkout: Checkout) -> None:
     result = checkout.call("--help")
     assert result.returncode == 0 and "start.py" in result.stdout and "start.py test" in result.stdout
+    assert all(word in checkout.call("test", "--help").stdout for word in ("all", "changed", *BESIDE))
     assert not checkout.venv.exists()
-
-
-def test_every_stage_is_named_in_its_help() -> None:
-    from tests.stages import NAMES
-
-    helped = subprocess.run([sys.executable, START, "test", "--help"], capture_output=True, text=True).stdout
-    assert all(stage in helped for stage in [*NAMES, "quick"]), helped
 
 
 def test_students_have_no_tests_and_are_told_before_anything_is_installed(checkout: Checkout) -> None:
@@ -228,30 +216,25 @@ def test_students_have_no_tests_and_are_told_before_anything_is_installed(checko
     assert said(checkout.call("test"))[0].startswith("There are no tests here") and not checkout.venv.exists()
 
 
-@pytest.mark.slow
 class TestComplete:
     """After one successful call."""
 
+    @pytest.mark.timed
     def test_the_second_call_reaches_its_work_in_under_three_seconds(self, complete: Checkout) -> None:
         seconds = []
         for _ in range(3):  # the least of three: the others measure the machine's other users
-            start = time.perf_counter()
-            result = complete.call("open", "1", "--no-browser")
-            seconds.append(time.perf_counter() - start)
+            begin = time.perf_counter()
+            complete.call("open", "1", "--no-browser")
+            seconds.append(time.perf_counter() - begin)
         assert min(seconds) < 3
-        prefix, home, arguments, _ = json.loads(result.stdout)
+
+    def test_a_call_runs_the_course_of_the_environment_from_any_folder(self, complete: Checkout) -> None:
+        prefix, home, arguments, _ = json.loads(complete.call("open", "1", "--no-browser").stdout)
         assert (Path(prefix).resolve(), home) == (complete.venv.resolve(), str(complete.home))
         assert arguments == ["open", "1", "--no-browser"]
 
-    @pytest.mark.parametrize(
-        ("words", "meaning"),
-        [((), ["open", "00"]), (("lab",), ["open", "00"]), (("lab", "2"), ["open", "2"]), (("03",), ["open", "03"])],
-    )
-    def test_no_word_is_needed_to_open_a_lesson(
-        self, complete: Checkout, words: tuple[str], meaning: list[str]
-    ) -> None:
-        """The command was once called `start.py lab`."""
-        assert json.loads(complete.call(*words).stdout)[2] == meaning
+    def test_no_word_is_needed_to_open_a_lesson(self, complete: Checkout) -> None:
+        assert json.loads(complete.call().stdout)[2] == ["open", "00"]
 
     def test_test_adds_what_open_did_not_need(self, complete: Checkout) -> None:
         assert "teststuff" not in complete.installed() and "jupyterstuff" in complete.installed()
@@ -281,6 +264,7 @@ class TestComplete:
         assert list(complete.venv.rglob("jupyterstuff-2.0.dist-info"))
 
     @POSIX
+    @pytest.mark.nightly
     def test_another_python_keeps_what_works_and_says_so(self, complete: Checkout) -> None:
         made_by, note = complete.venv / "start.json", complete.venv / "as-before"
         state = json.loads(made_by.read_text())
@@ -290,10 +274,8 @@ class TestComplete:
         made_by.write_text(json.dumps(older))
         result = complete.call("open")
         assert result.returncode == 0 and note.exists(), "an environment with running kernels was thrown away"
-        assert (
-            result.stdout.startswith("Kept: .venv works, and another Python made it.")
-            and sys.executable in result.stdout
-        )
+        assert result.stdout.startswith("Kept: .venv works, and another Python made it.")
+        assert sys.executable in result.stdout
         assert json.loads(made_by.read_text()) == older
         torch = next(complete.venv.rglob("torch"))
         torch.rename(torch.with_name("gone"))
@@ -302,44 +284,36 @@ class TestComplete:
         assert json.loads(made_by.read_text())["base"] == state["base"]
 
 
-@pytest.mark.slow
+FAILING = {
+    "The disk is full: make 4 GB of room (9 with CUDA) in": "raise OSError(28, 'No space left on device')",
+    "install the course failed: ": "raise ValueError('the moon is full')",
+}
+
+
 class TestFailures:
     """One plain sentence each, and no half-made environment."""
 
-    @pytest.fixture
-    def checkout(self, checkout: Checkout, empty: Path) -> Checkout:
-        """A checkout for tests that are not about making an environment; those of `complete` are."""
-        checkout.copy_environments_of(empty)
-        return checkout
-
-    def test_no_network(self, checkout: Checkout) -> None:
-        address = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
-        (checkout.wheels / "torch-2.13.0-py3-none-any.whl").unlink()
-        assert said(checkout.call("open", **address))[-1].startswith(
-            "The packages could not be downloaded: check the n"
-        )
-        assert not checkout.venv.exists()
-
-    def test_no_room_for_temporary_files(self, checkout: Checkout) -> None:
-        full = "import sys; sys.exit('OSError: [Errno 28] No space left on device')"
-        (checkout.root / "backend.py").write_text(full)
-        assert said(checkout.call("open"))[-1].startswith("The disk is full: make 4 GB of room (9 with CUDA) in")
-        assert not checkout.venv.exists()
-
-    def test_an_unforeseen_failure_shows_the_error_and_the_log(self, checkout: Checkout) -> None:
-        (checkout.root / "backend.py").write_text("raise ValueError('the moon is full')")
+    @pytest.mark.parametrize("words", FAILING)
+    def test_a_build_that_fails_is_explained_or_shown_with_its_log(self, checkout: Checkout, words: str) -> None:
+        (checkout.root / "backend.py").write_text(FAILING[words])
         (line,) = said(checkout.call("open"))
-        assert "install the course failed: " in line and "rror" in line and line.endswith("start.log)")
-        assert not checkout.venv.exists() and "the moon is full" in (checkout.root / "start.log").read_text()
+        assert words in line and not checkout.venv.exists()
+        if "failed" in words:
+            assert "rror" in line and line.endswith("start.log)")
+            assert "the moon is full" in (checkout.root / "start.log").read_text()
+
+    @pytest.mark.nightly  # what is said without a package is told by changed pins, above
+    def test_no_network(self, checkout: Checkout) -> None:
+        (checkout.wheels / "torch-2.13.0-py3-none-any.whl").unlink()
+        result = checkout.call("open", PIP_NO_INDEX="0", PIP_INDEX_URL="http://127.0.0.1:9/simple")
+        assert said(result)[-1].startswith("The packages could not be downloaded: check the n")
+        assert not checkout.venv.exists()
 
     @POSIX
     @pytest.mark.usefixtures("terminal")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted(self, checkout: Checkout, number: signal.Signals) -> None:
-        process = checkout.popen("open", SLOW_BUILD="60")
-        while not (checkout.root / "building").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
+        process = checkout.building()
         process.send_signal(number)
         _, err = process.communicate(timeout=50)  # the build itself takes 60
         assert process.returncode == 128 + number and "Traceback" not in err
@@ -347,9 +321,7 @@ class TestFailures:
 
     @POSIX
     def test_killed_without_a_chance_to_clean_up(self, checkout: Checkout) -> None:
-        process = checkout.popen("open", SLOW_BUILD="60")
-        while not (checkout.root / "building").exists():
-            time.sleep(0.05)
+        process = checkout.building()
         other = checkout.call("open")
         assert f"Another start.py (process {process.pid}) is installing here" in said(other)[-1]
         process.kill()
@@ -366,11 +338,9 @@ class TestFailures:
 
 
 def test_a_full_disk_is_seen_before_anything_is_made(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = load()
     for name in ("ROOT", "VENV", "STATE", "LOG"):
         monkeypatch.setattr(start, name, getattr(start, name).replace(str(START.parent), str(checkout.root)))
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(start.shutil, "disk_usage", lambda folder: usage(10**10, 10**10, 10**8))
+    monkeypatch.setattr(start.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**8))
     with pytest.raises(start.Problem, match=r"The disk is full: 0\.1 GB are left"):
         start.prepare(["jupyter"])
     assert not checkout.venv.exists()

@@ -19,6 +19,7 @@ from course_lib.model.gpt import GPT, GPTConfig
 from course_tools import TAUGHT
 
 ROOT = Path(__file__).parents[1]
+READS = ("course_*/**/*.py",)
 A_SHAPE = re.compile(r"\b(Float|Int|Bool|Num|Shaped|Real|Complex|UInt|Inexact|Integer)\d*\[")
 TINY = GPTConfig(layers=1, width=8, heads=2, vocab_size=16, context=8)
 

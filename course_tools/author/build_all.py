@@ -1,17 +1,29 @@
-"""`course build`: the loop over lessons and labs, and the lines that it prints."""
+"""`course build`: README's sizes, the loop over lessons and labs, and the lines that it prints."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from rich.console import Console
 
 from course_tools.author.builder import BuildError, build, check, other_outputs, stale, stored_notebook
 from course_tools.author.lab_builder import build_lab, check_lab
+from course_tools.author.readme import stale_sizes, write_sizes
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
+
+
+def build_readme(root: Path, console: Console, *, check: bool) -> bool:
+    """Count the lines in README's tables again, or only say which figures are stale, and return whether all is well."""
+    if not check and write_sizes(root):
+        console.print("✓ README.md: written", style="green")
+    complaints = stale_sizes(root)
+    for complaint in complaints:
+        console.print(f"✗ {complaint}", style="red", markup=False)
+    return not complaints
 
 
 def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = False) -> bool:

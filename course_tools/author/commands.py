@@ -50,9 +50,9 @@ Then replace, from the question on. CONTRIBUTING.md, "Writing a lesson", says ho
 def build(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Lessons (00, 01_float_formats) and labs (lab01). Default: all of them."),
+        typer.Argument(help="Lessons (00, 01_float_formats), labs (lab01), README.md. Default: all of them."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Run nothing; fail if a notebook is out of date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Run nothing; fail if one is out of date.")] = False,
     stale: Annotated[bool, typer.Option("--stale", help="Only those whose inputs have changed since.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Take new outputs for cells tagged 'varies', too.")] = False,
 ) -> None:
@@ -61,17 +61,18 @@ def build(
     A lesson's source is in lessons/src; a lab's is in solutions/src and gives two notebooks, the students' with stubs
     and without hidden tests, and the solved one. Each notebook keeps a hash of its inputs: its source, the files of the
     course that this imports, the pinned packages. Outputs of cells tagged 'varies' (seconds, for instance) stay as they
-    are while the cell is unchanged.
+    are while the cell is unchanged. In README.md, the lines of each part of the packages are counted.
     """
-    from course_tools.author.build_all import build_all, check_all, is_fresh
+    from course_tools.author.build_all import build_all, build_readme, check_all, is_fresh
 
     labs = [name for name in names or [] if is_lab(name)]
-    lessons = [name for name in names or [] if name not in labs]
-    chosen: list[Lesson | Lab] = [*chosen_lessons(lessons)] if lessons or not labs else []
-    chosen += chosen_labs(labs) if labs or not lessons else []
+    lessons = [name for name in names or [] if name not in (*labs, "README.md")]
+    chosen: list[Lesson | Lab] = [*chosen_lessons(lessons)] if lessons or not names else []
+    chosen += chosen_labs(labs) if labs or not names else []
     if stale:
         chosen = [item for item in chosen if not is_fresh(item)]
-    good = check_all(chosen, console) if check else build_all(chosen, console, fresh=fresh)
+    good = build_readme(course_root(), console, check=check) if not names or "README.md" in names else True
+    good &= check_all(chosen, console) if check else build_all(chosen, console, fresh=fresh)
     raise typer.Exit(0 if good else 1)
 
 
@@ -128,7 +129,7 @@ def link(
 def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
     app.command(epilog="Example: `course new 20_adam --question 'What does a step owe to the steps before it?'`")(new)
-    app.command(epilog="Examples: `course build 04 lab02`, `course build --check`")(build)
+    app.command(epilog="Examples: `course build 04 lab02`, `course build --check`, `course build README.md`")(build)
     app.command(epilog="Examples: `course release ../out lab01 --force`, `course release ../out --term 2027-spring`")(
         release
     )

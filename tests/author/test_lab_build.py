@@ -41,22 +41,6 @@ WRONG = {
 }
 
 
-def test_both_notebooks_are_built_and_the_same_to_the_byte_again(built: Lab) -> None:
-    lab = built
-    before = lab.notebook.read_bytes(), lab.solution.read_bytes()
-    assert build_lab(lab) is False
-    assert (lab.notebook.read_bytes(), lab.solution.read_bytes()) == before
-    assert check_lab(lab) == []
-
-    student, solved = (nbformat.read(path, as_version=4) for path in (lab.notebook, lab.solution))
-    assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in student.cells)
-    text = lab.notebook.read_text("utf-8")
-    assert "YOUR CODE HERE" in text and "all_reduce" not in text and "8], 3" not in text and "HIDDEN" not in text
-    text = lab.solution.read_text("utf-8")
-    assert "all_reduce" in text and "8], 3" not in text and "one window of three" not in text and "BEGIN" not in text
-    assert any("✓ windows of two" in str(cell.get("outputs")) for cell in solved.cells)
-
-
 def test_cells_carry_what_nbgrader_reads(lab: Lab) -> None:
     from nbgrader.nbgraderformat import MetadataValidator
 
@@ -83,11 +67,37 @@ def test_a_lab_with_a_mistake_is_refused_in_words(complaint: str, tmp_path: Path
     assert not lab.notebook.exists() and not lab.solution.exists()
 
 
+def test_labs_are_found_by_number_name_and_beginning(lab: Lab) -> None:
+    for wanted in ("90", "lab90", "lab90_means", str(lab.source)):
+        assert find_labs(lab.root, [wanted]) == [lab]
+    with pytest.raises(ValueError, match="there is no lab 'lab07'.*\n  lab90_means"):
+        find_labs(lab.root, ["7"])
+
+
 def test_a_solution_that_fails_a_hidden_test_is_not_written(tmp_path: Path) -> None:
     lab = make_lab(tmp_path, SOURCE.replace("[6.0]", "[7.0]"))
     with pytest.raises(Exception, match="one window of three"):
         build_lab(lab)
     assert not lab.notebook.exists() and not lab.solution.exists()
+
+
+def test_both_notebooks_are_built(built_once: Lab) -> None:
+    lab = built_once
+    assert check_lab(lab) == []
+    student, solved = (nbformat.read(path, as_version=4) for path in (lab.notebook, lab.solution))
+    assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in student.cells)
+    text = lab.notebook.read_text("utf-8")
+    assert "YOUR CODE HERE" in text and "all_reduce" not in text and "8], 3" not in text and "HIDDEN" not in text
+    text = lab.solution.read_text("utf-8")
+    assert "all_reduce" in text and "8], 3" not in text and "one window of three" not in text and "BEGIN" not in text
+    assert any("✓ windows of two" in str(cell.get("outputs")) for cell in solved.cells)
+
+
+@pytest.mark.nightly  # as lessons' are: tests/notebooks/test_build.py
+def test_they_are_the_same_to_the_byte_again(built: Lab) -> None:
+    before = built.notebook.read_bytes(), built.solution.read_bytes()
+    assert build_lab(built) is False
+    assert (built.notebook.read_bytes(), built.solution.read_bytes()) == before
 
 
 def test_a_check_shows_no_value_and_its_names_are_gone(built_once: Lab) -> None:
@@ -102,13 +112,6 @@ def test_a_check_shows_no_value_and_its_names_are_gone(built_once: Lab) -> None:
 def test_an_edited_notebook_is_noticed(built: Lab) -> None:
     built.notebook.write_text(built.notebook.read_text("utf-8").replace("windows of two", "windows"), "utf-8")
     assert "does not match its source" in check_lab(built)[0]
-
-
-def test_labs_are_found_by_number_name_and_beginning(lab: Lab) -> None:
-    for wanted in ("90", "lab90", "lab90_means", str(lab.source)):
-        assert find_labs(lab.root, [wanted]) == [lab]
-    with pytest.raises(ValueError, match="there is no lab 'lab07'.*\n  lab90_means"):
-        find_labs(lab.root, ["7"])
 
 
 def test_students_open_labs_without_their_sources(built: Lab) -> None:

@@ -10,6 +10,7 @@ from course_kit.notebook import show
 from course_tools.author.minutes import sittings, stated, time_complaints
 
 ROOT = Path(__file__).parents[2]
+READS = ("lessons/*.ipynb",)
 LESSONS = sorted(ROOT.glob("lessons/*.ipynb"))
 TABLE = "<table><tr><th>bytes</th></tr><tr><td>1</td></tr>\n<tr>\n<td>2</td></tr></table>"
 

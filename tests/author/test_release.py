@@ -12,6 +12,9 @@ from rich.console import Console
 from course_tools.author.release import find_leaks, release_course, students_files
 from course_tools.labs import Lab, all_labs
 
+from .conftest import WITH_A_VALUE
+
+READS = ("*.md", "docs/**/*", "course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*.py")
 HIDDEN = 'check.equal(check.call(moving_average, [1], 2), [], "fewer numbers than the window is wide")'
 SOLUTION = """\
 starts = range(len(numbers) - width + 1)
@@ -54,15 +57,8 @@ def test_students_get_what_they_need_and_nothing_else(course: Lab, tmp_path: Pat
     release(course, tmp_path / "out" / "fall")
     folder = tmp_path / "out" / "fall"
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert files == {
-        "README.md",
-        "start.py",
-        "pyproject.toml",
-        "lessons/00_good.ipynb",
-        "course_lib/step.py",
-        "course_tools/cli.py",
-        "labs/lab90_means/lab90_means.ipynb",
-    }
+    own = {"lessons/00_good.ipynb", "labs/lab90_means/lab90_means.ipynb", "course_lib/step.py", "course_tools/cli.py"}
+    assert files == {"README.md", "start.py", "pyproject.toml", *own}
     page = "# Read [me](start.py), [00](lessons/00_good.ipynb), you, [us](https://a.b/c)\n"
     assert (folder / "README.md").read_text("utf-8") == page, "a link to what students do not get"
     with zipfile.ZipFile(tmp_path / "out" / "fall.zip") as archive:
@@ -72,68 +68,54 @@ def test_students_get_what_they_need_and_nothing_else(course: Lab, tmp_path: Pat
     assert (tmp_path / "out" / "fall.zip").read_bytes() == first
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "complaint"),
-    [
-        ("labs/lab90_means/notes.md", HIDDEN, "fewer numbers than"),
-        ("labs/lab90_means/extra.ipynb", '{"cells": [{"source": ["### BEGIN HIDDEN TESTS"]}]}', "BEGIN HIDDEN"),
-        ("course_lib/helper.py", "if x:\n" + SOLUTION, "course_lib/helper.py"),
-        ("lessons/01_x.ipynb", '{"cells": [{"source": ["### BEGIN SOLUTION"]}]}', "BEGIN SOLUTION"),
-    ],
-)
-def test_anything_hidden_stops_the_release(course: Lab, tmp_path: Path, path: str, text: str, complaint: str) -> None:
+REFUSED = {
+    "fewer numbers than": ("labs/lab90_means/notes.md", HIDDEN),
+    "BEGIN HIDDEN": ("labs/lab90_means/extra.ipynb", '{"cells": [{"source": ["### BEGIN HIDDEN TESTS"]}]}'),
+    "course_lib/helper.py": ("course_lib/helper.py", "if x:\n" + SOLUTION),
+    "BEGIN SOLUTION": ("lessons/01_x.ipynb", '{"cells": [{"source": ["### BEGIN SOLUTION"]}]}'),
+    "lab90_means is not ready.*run `course build`": ("solutions/src/lab90_means.py", WITH_A_VALUE.replace("two", "2")),
+    "00_good is not ready.*does not match its source": ("lessons/src/00_good.py", "# %%\nx = 1\n"),
+}
+
+
+@pytest.mark.parametrize("complaint", REFUSED)
+def test_what_is_hidden_or_was_not_built_stops_the_release(course: Lab, tmp_path: Path, complaint: str) -> None:
+    path, text = REFUSED[complaint]
+    (course.root / path).parent.mkdir(exist_ok=True)
     (course.root / path).write_text(text, "utf-8")
     with pytest.raises(ValueError, match=complaint):
         release(course, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.zip").exists()
 
 
-def test_a_single_line_that_the_library_shares_is_no_leak(course: Lab, tmp_path: Path) -> None:
-    (course.root / "course_lib" / "helper.py").write_text("dist.all_reduce(value)\n", "utf-8")
-    release(course, tmp_path / "out")
+def test_a_single_line_of_the_library_or_of_another_lab_is_no_leak_and_a_copy_is(course: Lab) -> None:
+    def leaks(file: str, text: str) -> list[str]:
+        return list(find_leaks({Path(file): text.encode()}, [course]))
 
-
-def test_a_single_line_of_another_lab_is_no_leak_and_a_copy_is(course: Lab) -> None:
-    def leaks(folder: str, text: str) -> list[str]:
-        return list(find_leaks({Path("labs", folder, "notes.md"): text.encode()}, [course]))
-
-    line = "dist.all_reduce(value)\n"
-    assert leaks("lab91_other", line) == [] and len(leaks("lab90_means", line)) == 1
-    (copied,) = leaks("lab91_other", SOLUTION)
+    alone = next(line for line in WITH_A_VALUE.splitlines() if "ranks 0, 1 and 2" in line)
+    for line in ("dist.all_reduce(value)", alone):  # of several lines, and the only one of a hidden check
+        assert leaks("course_lib/helper.py", line) == leaks("labs/lab91_other/notes.md", line) == []
+        assert len(leaks("labs/lab90_means/notes.md", line)) == 1
+    (copied,) = leaks("labs/lab91_other/notes.md", SOLUTION)
     assert copied.endswith("… (of lab90_means)")
 
 
-def test_a_lab_that_was_not_built_is_not_handed_out(course: Lab, tmp_path: Path) -> None:
-    course.source.write_text(course.source.read_text("utf-8").replace("windows of two", "two"), "utf-8")
-    with pytest.raises(ValueError, match="lab90_means is not ready.*run `course build`"):
-        release(course, tmp_path / "out")
-
-
-def test_a_lesson_that_was_not_built_is_not_handed_out(course: Lab, tmp_path: Path) -> None:
-    (course.root / "lessons" / "src").mkdir()
-    (course.root / "lessons" / "src" / "00_good.py").write_text("# %%\nx = 1\n", "utf-8")
-    with pytest.raises(ValueError, match="00_good is not ready.*does not match its source"):
-        release(course, tmp_path / "out")
-
-
 def test_nothing_is_overwritten_unasked(course: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "thesis.txt").write_text("years of work", "utf-8")
-    for force in (False, True):
-        with pytest.raises(ValueError, match="exists already|no earlier release"):
-            release(course, precious, force=force)
-    with pytest.raises(ValueError, match="holds the course itself"):
-        release(course, course.root, force=True)
+    for path in ("precious", ".git/.git", ".git/course_lib", "solutions/solutions", "solutions/course_lib"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "precious" / "thesis.txt").write_text("years of work", "utf-8")
     monkeypatch.chdir(course.root)
-    with pytest.raises(ValueError, match="holds the course itself"):
-        release(course, Path("."))
-    for own in (".git", "solutions"):
-        (tmp_path / own / "course_lib").mkdir(parents=True)
-        (tmp_path / own / own).mkdir()
-        with pytest.raises(ValueError, match="would be deleted"):
-            release(course, tmp_path / own, force=True)
-    assert (precious / "thesis.txt").read_text("utf-8") == "years of work"
+    for destination, force, words in (
+        (tmp_path / "precious", False, "exists already"),
+        (tmp_path / "precious", True, "no earlier release"),
+        (course.root, True, "holds the course itself"),
+        (Path("."), False, "holds the course itself"),
+        (tmp_path / ".git", True, "would be deleted"),
+        (tmp_path / "solutions", True, "would be deleted"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            release(course, destination, force=force)
+    assert (tmp_path / "precious" / "thesis.txt").read_text("utf-8") == "years of work"
 
 
 def test_links_are_not_followed(course: Lab, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from course_tools import TAUGHT
 from course_tools.author.scaffold import LONGEST, PACKAGES, Plan, new_lesson
 
 ROOT = Path(__file__).parents[2]
+READS = ("course_*/**/*", "tests/**/*.py", "README.md")
 pytestmark = pytest.mark.timeout(400)  # a whole small course is built, run and read by pyright
 NAME, QUESTION = "19_tensor_parallelism", "Who holds which part of a layer?"
 README = """\
@@ -66,7 +67,7 @@ def python_files(written: list[Path]) -> list[str]:
 
 
 @pytest.mark.notebook
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_written_is_built_passes_its_tests_and_its_labs_faults_lose_their_points(
     new: tuple[Path, list[Path]],
 ) -> None:
@@ -78,7 +79,7 @@ def test_what_is_written_is_built_passes_its_tests_and_its_labs_faults_lose_thei
     run(root, "course_tools", "build", "--check")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_types_are_right(new: tuple[Path, list[Path]]) -> None:
     root, written = new
     typed = [path for path in python_files(written) if path.startswith((*TAUGHT, "tests"))]
@@ -95,9 +96,9 @@ def test_lint_and_format_find_nothing_whatever_the_name(bare: Path, name: str, p
     run(bare, "ruff", "format", "--no-cache", "--force-exclude", "--check", *written)
 
 
-def test_every_file_has_a_place_in_the_budget(new: tuple[Path, list[Path]]) -> None:
-    root, written = new
-    lines = {path: len((root / path).read_text("utf-8").splitlines()) for path in written}
+def test_every_file_has_a_place_in_the_budget(bare: Path) -> None:
+    written = new_lesson(Plan(bare, NAME, "parallel", QUESTION))
+    lines = {path: len((bare / path).read_text("utf-8").splitlines()) for path in written}
     assert len(written) == 16 and written[-1] == Path("README.md")
     for package, most in (("course_lib", 450), ("course_pages", 400)):
         assert sum(n for path, n in lines.items() if path.parts[0] == package) < most / 3
@@ -106,34 +107,28 @@ def test_every_file_has_a_place_in_the_budget(new: tuple[Path, list[Path]]) -> N
 
 def test_the_row_stands_where_its_number_belongs(bare: Path) -> None:
     new_lesson(Plan(bare, NAME, "parallel", QUESTION))
-    row = (
-        f"| [19](lessons/{NAME}.ipynb) | Tensor parallelism | {QUESTION} "
-        f"| [Tensor parallelism](labs/lab{NAME}/lab{NAME}.ipynb) |\n"
-    )
+    title = "Tensor parallelism"
+    row = f"| [19](lessons/{NAME}.ipynb) | {title} | {QUESTION} | [{title}](labs/lab{NAME}/lab{NAME}.ipynb) |\n"
     assert (bare / "README.md").read_text("utf-8") == README.replace("| [21]", row + "| [21]")
 
 
-def test_nothing_is_overwritten_and_then_nothing_is_written(bare: Path) -> None:
-    taken = bare / "course_pages" / "lesson19" / "pictures.py"
-    taken.parent.mkdir(parents=True)
-    taken.write_text("mine", "utf-8")
-    with pytest.raises(ValueError, match="course_pages/lesson19/pictures.py"):
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("course_pages/lesson19/pictures.py", "course_pages/lesson19/pictures.py"), ("README.md", "no table of lessons")],
+)
+def test_what_is_there_is_not_overwritten_and_then_nothing_is_written(bare: Path, file: str, words: str) -> None:
+    (bare / file).parent.mkdir(parents=True, exist_ok=True)
+    (bare / file).write_text("mine", "utf-8")
+    with pytest.raises(ValueError, match=words):
         new_lesson(Plan(bare, NAME, "parallel", QUESTION))
-    assert [path for path in bare.rglob("*") if path.is_file()] == [bare / "README.md", taken]
-    assert taken.read_text("utf-8") == "mine" and (bare / "README.md").read_text("utf-8") == README
+    texts = {path.relative_to(bare).as_posix(): path.read_text("utf-8") for path in bare.rglob("*.*")}
+    assert texts == {"README.md": README, file: "mine"}
 
 
 def test_a_number_belongs_to_one_lesson(bare: Path) -> None:
     new_lesson(Plan(bare, NAME, "parallel", QUESTION))
     with pytest.raises(ValueError, match=f"number 19 belongs to {NAME}"):
         Plan(bare, "19_pipelines", "parallel", QUESTION)
-
-
-def test_a_readme_without_lessons_is_told(bare: Path) -> None:
-    (bare / "README.md").write_text("# A course\n", "utf-8")
-    with pytest.raises(ValueError, match="no table of lessons"):
-        new_lesson(Plan(bare, NAME, "parallel", QUESTION))
-    assert [path for path in bare.rglob("*") if path.is_file()] == [bare / "README.md"]
 
 
 WRONG = {

@@ -5,45 +5,32 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from course_kit import ranks
 from course_tools import doctor
+from course_tools.grading.sandbox import processes as sandbox
 from tests.cli.conftest import Course
 
 
-def test_this_machine_is_ready(course: Course) -> None:
-    result = course("doctor")
-    assert result.returncode == 0, result.stdout
-    assert "Ready." in result.stdout
-    for words in ("Python 3.", "PyTorch 2.", "four ranks add up", "GB free"):
-        assert any(words in line and line.startswith("✓") for line in result.stdout.splitlines()), result.stdout
-
-
-def test_ranks_that_do_not_start_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object, **options: object) -> None:
-        raise OSError("no sockets here")
-
-    monkeypatch.setattr(ranks, "run", broken)
+def test_ranks_that_do_not_start_or_answer_wrongly_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "run", Mock(side_effect=OSError("no sockets here")))
     (finding,) = doctor.ranks_start()
     assert finding.good is False and "no sockets here" in finding.text and "127.0.0.1" in finding.advice
-
-
-def test_ranks_that_answer_wrongly_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "run", lambda *arguments, **options: [1.0] * 4)
     (finding,) = doctor.ranks_start()
-    assert finding.good is False
+    assert finding.good is False and "Install PyTorch anew" in finding.advice
 
 
 def test_a_full_or_missing_folder_is_red(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (missing,) = doctor.disk((tmp_path / "nowhere",))
     assert missing.good is False and "cannot write" in missing.text
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage(10**9, 10**9, 10**6))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**6))
     (full,) = doctor.disk((tmp_path,))
     assert full.good is False and "0.0 GB free" in full.text
 
@@ -59,15 +46,13 @@ def test_other_versions_are_named_but_not_red(tmp_path: Path) -> None:
 
 def test_a_local_build_of_torch_is_the_pinned_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
-    torch = namedtuple("torch", "name version")("torch", "2.13.0+cpu")
+    torch = SimpleNamespace(name="torch", version="2.13.0+cpu")
     monkeypatch.setattr(doctor.importlib.metadata, "distributions", lambda: [torch])
     (finding,) = doctor.pins(lambda: tmp_path)
     assert finding.good is True
 
 
 def test_those_who_grade_learn_whether_it_is_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    from course_tools.grading.sandbox import processes as sandbox
-
     monkeypatch.setattr(sandbox, "best_isolation", lambda: sandbox.NONE)
     (open_house,) = doctor.grading()
     assert open_house.good is None and "without a sandbox" in open_house.text and "bubblewrap" in open_house.advice
@@ -100,3 +85,11 @@ def test_a_pytorch_that_is_broken_or_blind_to_the_gpu(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "torch", None)
     (broken,) = doctor.torch_and_devices()
     assert broken.good is False and "start.py" in broken.advice
+
+
+def test_this_machine_is_ready(course: Course) -> None:
+    result = course("doctor")
+    assert result.returncode == 0, result.stdout
+    assert "Ready." in result.stdout
+    for words in ("Python 3.", "PyTorch 2.", "four ranks add up", "GB free"):
+        assert any(words in line and line.startswith("✓") for line in result.stdout.splitlines()), result.stdout

@@ -9,6 +9,7 @@ from course_lib.predict.planner import Plans
 from course_tools.cli import app
 from course_tools.planning import planned
 
+READS = ("course_tools/*/commands.py",)
 QUICK = ["plan", "llama3-8b", "--gpus", "16", "--of", "H100"]
 
 

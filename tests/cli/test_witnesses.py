@@ -9,6 +9,7 @@ import pytest
 from course_tools.witnesses import suspects
 
 ROOT = Path(__file__).parents[2]
+READS = ("lessons/src/*.py", "solutions/src/*.py")
 SOURCES = sorted([*ROOT.glob("lessons/src/*.py"), *ROOT.glob("solutions/src/*.py")])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,7 +54,7 @@ class Foreign:
     make: Callable[[], nn.Module]
     batch: Callable[[torch.Generator, int], Batch]
     loss: Callable[[Any, Batch], Tensor]
-    units: Callable[[nn.Module], list[nn.Module] | None] = lambda module: None
+    units: Callable[[Any], list[nn.Module] | None] = lambda module: None
 
     def model(self, seed: int, dtype: torch.dtype = torch.float32) -> nn.Module:
         """A model in training mode whose weights `seed` names."""
@@ -67,21 +67,14 @@ class Foreign:
         return {name: t.to(dtype) if t.is_floating_point() else t for name, t in batch.items()}
 
 
-def _of_transformers(config: str, model: str, **settings: Any) -> Callable[[], nn.Module]:
-    """Build a model of transformers from a config."""
-
-    def make() -> nn.Module:
-        return getattr(transformers, model)(getattr(transformers, config)(**settings)).train()
-
-    return make
+def _of_transformers(family: str, task: str, **settings: Any) -> Callable[[], nn.Module]:
+    """Build a model of transformers, as in `GPT2` and `LMHeadModel`, from its config."""
+    config, model = (getattr(transformers, f"{family}{kind}") for kind in ("Config", task))
+    return lambda: model(config(**settings)).train()
 
 
 def _tokens(generator: torch.Generator, rows: int) -> Tensor:
     return torch.randint(1, VOCABULARY, (rows, SEQ), generator=generator)
-
-
-def _images(generator: torch.Generator, rows: int, side: int) -> Tensor:
-    return torch.randn(rows, 3, side, side, generator=generator)
 
 
 def _causal(generator: torch.Generator, rows: int) -> Batch:
@@ -94,11 +87,24 @@ def _translated(generator: torch.Generator, rows: int) -> Batch:
 
 
 def _pictures(generator: torch.Generator, rows: int) -> Batch:
-    return {"pixel_values": _images(generator, rows, 8), "labels": torch.randint(4, (rows,), generator=generator)}
+    pixels = torch.randn(rows, 3, 8, 8, generator=generator)
+    return {"pixel_values": pixels, "labels": torch.randint(4, (rows,), generator=generator)}
 
 
 def _pairs(generator: torch.Generator, rows: int) -> Batch:
-    return {"input_ids": _tokens(generator, rows), "pixel_values": _images(generator, rows, 8)}
+    return {"input_ids": _tokens(generator, rows), "pixel_values": torch.randn(rows, 3, 8, 8, generator=generator)}
+
+
+def _columns(generator: torch.Generator, rows: int) -> Batch:
+    return {name: torch.randint(23, (rows, n), generator=generator) for name, n in (("source", 5), ("target", 4))}
+
+
+def _numbers(*shape: int) -> Callable[[torch.Generator, int], Batch]:
+    return lambda generator, rows: {"x": torch.randn(rows, *shape, generator=generator)}
+
+
+def _words(generator: torch.Generator, rows: int) -> Batch:
+    return {"tokens": _tokens(generator, rows)}
 
 
 def _its_own(output: Any, _: Batch) -> Tensor:
@@ -175,49 +181,27 @@ _GPT2: dict[str, Any] = _WORDS | {
 }  # fmt: skip
 
 MODELS: dict[str, Foreign] = {
-    "gpt2": Foreign(_of_transformers("GPT2Config", "GPT2LMHeadModel", **_GPT2), _causal, _its_own),
-    "llama": Foreign(_of_transformers("LlamaConfig", "LlamaForCausalLM", **_LLAMA), _causal, _its_own),
-    "t5": Foreign(_of_transformers("T5Config", "T5ForConditionalGeneration", **_T5), _translated, _its_own),
-    "vit": Foreign(
-        _of_transformers("ViTConfig", "ViTForImageClassification", num_labels=4, **_SEEN), _pictures, _its_own
-    ),
+    "gpt2": Foreign(_of_transformers("GPT2", "LMHeadModel", **_GPT2), _causal, _its_own),
+    "llama": Foreign(_of_transformers("Llama", "ForCausalLM", **_LLAMA), _causal, _its_own),
+    "t5": Foreign(_of_transformers("T5", "ForConditionalGeneration", **_T5), _translated, _its_own),
+    "vit": Foreign(_of_transformers("ViT", "ForImageClassification", num_labels=4, **_SEEN), _pictures, _its_own),
     "mixtral": Foreign(
-        _of_transformers("MixtralConfig", "MixtralForCausalLM", num_local_experts=4, **_EXPERTS), _causal, _its_own
+        _of_transformers("Mixtral", "ForCausalLM", num_local_experts=4, **_EXPERTS), _causal, _its_own
     ),
-    "deepseek": Foreign(
-        _of_transformers("DeepseekV3Config", "DeepseekV3ForCausalLM", **(_EXPERTS | _DEEPSEEK)), _causal, _its_own
-    ),
+    "deepseek": Foreign(_of_transformers("DeepseekV3", "ForCausalLM", **(_EXPERTS | _DEEPSEEK)), _causal, _its_own),
     "clip": Foreign(
-        _of_transformers("CLIPConfig", "CLIPModel", text_config=_READ, vision_config=_SEEN, projection_dim=8),
-        _pairs,
-        _distance,
+        _of_transformers("CLIP", "Model", text_config=_READ, vision_config=_SEEN, projection_dim=8), _pairs, _distance
     ),
-    "resnet": Foreign(
-        _front_of_resnet,
-        lambda generator, rows: {"x": _images(generator, rows, 32)},
-        _targets,
-        lambda module: [getattr(module, f"layer{n}") for n in (1, 2)],
-    ),
-    "toy transformer": Foreign(
-        _toy_transformer, lambda generator, rows: {"tokens": _tokens(generator, rows)}, _targets
-    ),
-    "toy experts": Foreign(
-        partial(_toy_transformer, num_experts=4),
-        lambda generator, rows: {"tokens": _tokens(generator, rows)},
-        _targets,
-    ),
-    "shared transformer": Foreign(
-        Columns,
-        lambda generator, rows: {
-            "source": torch.randint(23, (rows, 5), generator=generator),
-            "target": torch.randint(23, (rows, 4), generator=generator),
-        },
-        _squares,
-    ),
-    "nested": Foreign(
-        _nested,
-        lambda generator, rows: {"x": torch.randn(rows, 8, generator=generator)},
-        _squares,
-        lambda module: [module.module[1], module.module[2]],  # type: ignore[index,union-attr]
-    ),
+    "resnet": Foreign(_front_of_resnet, _numbers(3, 32, 32), _targets, lambda module: [module.layer1, module.layer2]),
+    "toy transformer": Foreign(_toy_transformer, _words, _targets),
+    "toy experts": Foreign(partial(_toy_transformer, num_experts=4), _words, _targets),
+    "shared transformer": Foreign(Columns, _columns, _squares),
+    "nested": Foreign(_nested, _numbers(8), _squares, lambda module: [module.module[1], module.module[2]]),
 }  # fmt: skip
+DEFAULT = ("gpt2", "vit")
+"""Small and quick; the others wait for `start.py test all`."""
+
+
+def over(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test, a model each."""
+    return [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.nightly) for name in names]

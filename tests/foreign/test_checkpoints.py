@@ -14,7 +14,7 @@ from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.data import NaiveDataParallel
 from course_lib.parallel.zero3 import Zero3
 from tests.foreign import runs
-from tests.foreign.models import MODELS
+from tests.foreign.models import MODELS, over
 from tests.foreign.runs import How, Run
 from tests.foreign.test_wrappers import on_ranks, roundings
 
@@ -75,6 +75,7 @@ def resume(name: str, how: How, folder: Path, saved: dict[str, Tensor], savers: 
     return (differ, *max([(0.0, ""), *((number, each) for each, number in off.items())]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "saves", "resumes"), PAIRS)
 def test_a_run_goes_on_with_other_ranks_as_if_it_had_never_stopped(
     tmp_path: Path, name: str, saves: How, resumes: How
@@ -105,6 +106,6 @@ def state_of(name: str) -> None:
     assert not missing and not more, f"shards: {missing} are missing, {more} too many"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", over(MODELS))
 def test_whole_weights_go_in_and_come_out(name: str) -> None:
     ranks.run(state_of, name, world_size=2, timeout_s=60, diagnose=False)

@@ -51,6 +51,7 @@ def held_and_sent(name: str, how: How) -> dict[str, int]:
     }
 
 
+@pytest.mark.nightly  # tests/predict holds our own models to the same bytes
 @pytest.mark.parametrize("how", STAGE)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "vit", "mixtral", "deepseek", "toy transformer", "nested"])
 def test_a_rank_holds_and_sends_what_is_predicted(name: str, how: How) -> None:

@@ -112,7 +112,9 @@ def test_the_rows_are_those_that_transformers_has() -> None:
     assert len(ROWS) == 4 + 1 + 6 + 2
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if "small" not in name else ()) for name in ROWS]
+)
 def test_every_parameter_has_its_counterpart(name: str) -> None:
     """Gates and upper matrices of experts are one tensor there, and the bias of DeepSeek's router is a buffer."""
     row, shape = ROWS[name]

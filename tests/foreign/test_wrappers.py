@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 
 from course_kit import ranks
 from tests.foreign import runs
-from tests.foreign.models import MODELS
+from tests.foreign.models import DEFAULT, MODELS, over
 from tests.foreign.runs import How
 from tests.mutants.parallel import zero as wrong
 from tests.mutants.parallel import zero3 as wrong3
@@ -38,45 +38,43 @@ def roundings(dtype: torch.dtype, shares: int, steps: int = STEPS) -> float:
     return 2 * 8 * torch.finfo(dtype).eps * shares * steps
 
 
-def assert_equal(found: dict[How, dict[str, float]], name: str, loose: tuple[How, ...] = ()) -> None:
-    """To the bit; for the loose ones, up to the order of a sum."""
-    for how, off in found.items():
-        limit = roundings(torch.float32, shares=2) if how in loose else 0.0
-        worst = {weight: number for weight, number in off.items() if not number <= limit}
-        assert not worst, f"{name} under {how}: {worst}"
+MAY_ROUND: dict[str, tuple[How, ...]] = {"recomputed": CUT, "plain": ("zero3",), "in 16 bits": ("zero3",)}
+"""Ways in which `HANDED_ON` may differ by the order of a sum, and under which wrappers."""
+CASES: dict[str, tuple[Iterable[str], tuple[How, ...], Any, bool]] = {
+    "plain": (MODELS, HOWS, None, False),
+    "recomputed": ([name for name in MODELS if name not in ("resnet", "nested")], CUT, runs.recomputed, False),
+    "in segments": (IN_SEGMENTS, CUT, runs.in_segments, False),
+    "in 16 bits": (MODELS, CUT, None, True),
+}
+"""What is done with the models, under which wrappers, how each is changed, and whether operations run in 16 bits."""
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_two_ranks_end_with_the_bits_of_pytorchs_wrapper(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=pytest.mark.nightly if way != "plain" or name not in DEFAULT else ())
+        for way, (names, *_) in CASES.items()
+        for name in names
+    ],
+)
+def test_two_ranks_end_with_the_bits_of_pytorchs_wrapper(name: str, way: str) -> None:
     """The mean of two numbers is one rounding, in whichever order."""
-    found = on_ranks(runs.against_pytorch, name, HOWS, STEPS, None, False)
-    assert_equal(found, name, loose=("zero3",) if name == HANDED_ON else ())
+    _, hows, change, cast = CASES[way]
+    for how, off in on_ranks(runs.against_pytorch, name, hows, STEPS, change, cast).items():
+        loose = name == HANDED_ON and how in MAY_ROUND.get(way, ())
+        limit = roundings(torch.float32, shares=2) if loose else 0.0
+        worst = {weight: number for weight, number in off.items() if not number <= limit}
+        assert not worst, f"{name}, {way}, under {how}: {worst}"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", over(MODELS))
 def test_each_step_of_three_ranks_in_two_passes_is_a_single_process_step(name: str) -> None:
     """No size divides by three."""
     for how, (off, where) in on_ranks(runs.against_alone, name, HOWS, STEPS, 2, world_size=3).items():
         assert off <= roundings(torch.float64, shares=6), f"{name} under {how} is off by {off:.1e} in {where}"
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("resnet", "nested")])
-def test_recomputed_blocks_change_no_bit(name: str) -> None:
-    found = on_ranks(runs.against_pytorch, name, CUT, STEPS, runs.recomputed, False)
-    assert_equal(found, name, loose=CUT if name == HANDED_ON else ())
-
-
-@pytest.mark.parametrize("name", IN_SEGMENTS)
-def test_recomputed_segments_change_no_bit(name: str) -> None:
-    assert_equal(on_ranks(runs.against_pytorch, name, CUT, STEPS, runs.in_segments, False), name)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_operations_in_16_bits_change_no_bit_between_wrappers(name: str) -> None:
-    found = on_ranks(runs.against_pytorch, name, CUT, STEPS, None, True)
-    assert_equal(found, name, loose=("zero3",) if name == HANDED_ON else ())
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["gpt2", "llama", "deepseek", "resnet", "toy transformer"])
 @pytest.mark.parametrize("how", ["zero1", "zero2", "zero3"])
 def test_weights_in_16_bits_are_stepped_in_32(name: str, how: How) -> None:
@@ -91,6 +89,7 @@ WRONG: list[tuple[How, type]] = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("how", "mutant"), WRONG)
 def test_known_wrong_wrappers_are_noticed(how: How, mutant: type) -> None:
     """By the single process, far beyond any rounding."""

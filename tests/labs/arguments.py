@@ -29,6 +29,7 @@ _DTYPE = "the contract names one dtype"
 _VALUES = "the contract names all its values, and public checks have them"
 _MADE = "the answer made it, in a form of its own"
 _RECORD = "a record with the same names everywhere"
+_DRAWN = "clusters are drawn: public ones have all that occur"
 
 FIXED = {
     "lab01": {"*: x.dtype": _DTYPE, "*: scales.dtype": _DTYPE, "*: pa*.dtype": _DTYPE, "*: bits": _VALUES},
@@ -58,14 +59,9 @@ FIXED = {
         "may_attend: documents.dtype": _DTYPE,
     },
     "lab17": {
-        "*: layout.zero": _VALUES,
-        "*: layout.recompute": _VALUES,
-        "plan: run.heads": "clusters are drawn: public ones have all that occur",
-        "plan: run.experts": "clusters are drawn: public ones have all that occur",
-        "plan: run.top_k": "clusters are drawn: public ones have all that occur",
-        "plan: cluster.gpus": "clusters are drawn: public ones have all that occur",
-        "plan: cluster.sparse_peak": "clusters are drawn: public ones have all that occur",
-        "plan: cluster.node": "clusters are drawn: public ones have all that occur",
+        **dict.fromkeys(["*: layout.zero", "*: layout.recompute"], _VALUES),
+        **{f"plan: run.{of}": _DRAWN for of in ("heads", "experts", "top_k")},
+        **{f"plan: cluster.{of}": _DRAWN for of in ("gpus", "sparse_peak", "node")},
         "plan: probe": "a function of the clusters",
     },
 }
@@ -102,10 +98,9 @@ class Note:
             if frame.f_code.co_filename.startswith(ANSWER):
                 return
             frame = frame.f_back
-        shown = signs(
-            name, {key: value for key, value in given.items() if key not in _OWN}, self.life, sys._getframe(2)
-        )
-        facts = [fact for key, value in given.items() if key not in _OWN for fact in _facts(key, value)]
+        given = {key: value for key, value in given.items() if key not in _OWN}
+        shown = signs(name, given, self.life, sys._getframe(2))
+        facts = [fact for key, value in given.items() for fact in _facts(key, value)]
         values, these = self.noted[hash(json.dumps([name, facts, {**shown, "values": ""}]))], hash(shown["values"])
         if these in values or len(values) > 1:
             return

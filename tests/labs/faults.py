@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -98,6 +98,19 @@ class Fault:
 def read_faults(folder: Path) -> list[Fault]:
     """The known-wrong answers of a lab, question by question."""
     return [fault for file in sorted(folder.glob("q*.diff")) for fault in parse(file, file.read_text("utf-8"))]
+
+
+def cover(faults: Sequence[Fault]) -> list[Fault]:
+    """The fewest of a lab's known-wrong answers, taken greedily, that lose every check which any of them loses.
+
+    Of equals the one that changes the least, then the first.
+    """
+    found: list[Fault] = []
+    needed = {check for fault in faults for check in fault.loses}
+    while needed:
+        found.append(max(faults, key=lambda fault: (len(fault.loses & needed), -len(repr(fault.edits)))))
+        needed -= found[-1].loses
+    return found
 
 
 def parse(file: Path, text: str) -> Iterator[Fault]:

@@ -85,13 +85,14 @@ def run_lab(
     if unknown := set(answers or {}) - set(solution_of(lab)):
         raise ValueError(f"{lab.name} has no answer cell {', '.join(unknown)}")
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    _forget_cells()
+    for name in _cells_told():  # of runs that are over: each group of ranks would be sent the text of all of them
+        del linecache.cache[name]
     if answers:
         steps = [
             step._replace(source=answers.get(step.grade_id, step.source), may_fail=not step.answer) for step in steps
         ]
         above, steps = _decisive(steps, set(answers), judges)
-        namespace = _prepared(tuple(above)).fresh()
+        namespace = _prepared(tuple(above))()
     failures = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -102,7 +103,7 @@ def run_lab(
     for step in steps:
         try:
             with contextlib.redirect_stdout(io.StringIO()), _limited(limit_s):
-                (_execute_noted if varied is not None and step.answer else _execute)(step.text, namespace)
+                _execute(step.text, namespace, noted=varied is not None and step.answer)
         except Exception as problem:
             if step.check:
                 failures[step.grade_id] = f"{type(problem).__name__}: {problem}"
@@ -255,46 +256,38 @@ def _defined(source: str) -> list[tuple[str, set[str]]]:
     return [(node.name, _read(ast.unparse(node))) for node in ast.parse(source).body if isinstance(node, kinds)]
 
 
-class _Prepared(NamedTuple):
-    """What some cells have bound: where their functions look names up, what they shall find there, and their texts."""
-
-    namespace: dict[str, Any]
-    pristine: dict[str, Any]
-    texts: dict[str, Any]
-
-    def fresh(self) -> dict[str, Any]:
-        """The namespace as the cells left it, whatever a known-wrong answer has made of it since."""
-        linecache.cache.update(self.texts)
-        self.namespace.clear()
-        already: dict[int, Any] = {}
-        for name, value in self.pristine.items():
-            try:
-                self.namespace[name] = copy.deepcopy(value, already)
-            except (NotImplementedError, RuntimeError, TypeError):  # a widget, a result of autograd, a module
-                self.namespace[name] = value
-        return self.namespace
-
-
 @functools.lru_cache(2)
-def _prepared(steps: tuple[Step, ...]) -> _Prepared:
-    """Known-wrong answers of a question stand on the same cells, most of them pictures' and data's: run them once."""
+def _prepared(steps: tuple[Step, ...]) -> Callable[[], dict[str, Any]]:
+    """Run cells on which the known-wrong answers of a question stand, most of them pictures' and data's, once.
+
+    Returns:
+        gives the namespace as the cells left it, whatever a known-wrong answer has made of it since: their functions
+        look names up there.
+    """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         for step in steps:
             _execute(step.source, namespace)
     pristine = {name: value for name, value in namespace.items() if name != "__builtins__"}
-    return _Prepared(namespace, pristine, {name: linecache.cache[name] for name in _cells_told()})
+    texts = {name: linecache.cache[name] for name in _cells_told()}
+
+    def fresh() -> dict[str, Any]:
+        linecache.cache.update(texts)
+        namespace.clear()
+        already: dict[int, Any] = {}
+        for name, value in pristine.items():
+            try:
+                namespace[name] = copy.deepcopy(value, already)
+            except (NotImplementedError, RuntimeError, TypeError):  # a widget, a result of autograd, a module
+                namespace[name] = value
+        return namespace
+
+    return fresh
 
 
 def _cells_told() -> list[str]:
     """The cells whose text is known to whoever asks for a source."""
     return [name for name in linecache.cache if name.startswith(_CELLS)]
-
-
-def _forget_cells() -> None:
-    """Those of runs that are over: each group of ranks would be sent the text of all of them."""
-    for name in _cells_told():
-        del linecache.cache[name]
 
 
 @contextlib.contextmanager
@@ -318,18 +311,12 @@ def _limited(seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _execute(source: str, namespace: dict[str, Any]) -> None:
+def _execute(source: str, namespace: dict[str, Any], noted: bool = False) -> None:
+    """Run a cell. Calls of a noted one's functions are noted; whoever asks for its text gets it without the notes."""
     if source.startswith(MAGIC):
         line, _, cell = source.removeprefix(MAGIC).partition("\n")
         isolated_cell.run_cell(line, cell, namespace)
         return
-    name = f"<cell {next(_numbers)}>"
+    name = f"{ANSWER if noted else '<cell '}{next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for inspect.getsource
-    exec(compile(source, name, "exec"), namespace)
-
-
-def _execute_noted(source: str, namespace: dict[str, Any]) -> None:
-    """The same of an answer whose calls are noted; whoever asks for its text gets it without the notes."""
-    name = f"{ANSWER}{next(_numbers)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(with_notes(source), name, "exec"), namespace)
+    exec(compile(with_notes(source) if noted else source, name, "exec"), namespace)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .faults import Fault, parse, read_faults
+from .faults import Fault, cover, parse, read_faults
 
 FILE = Path("tests/mutants/lab20/q1.diff")
 SOLUTION = {
@@ -38,46 +38,47 @@ def fault(edits: str, head: str = "# Wrong.\nname: q1-values") -> Fault:
     return only
 
 
-def edited(edits: str, cell: str = "q1") -> str:
-    changed = fault(edits).answers(SOLUTION)
-    assert set(changed) == {cell}
-    compile(changed[cell], cell, "exec")
-    return changed[cell]
+BEHIND = '"""One more."""\n        self.total = number\n\n        return number\n\n    def clear'
+EDITED: dict[str, tuple[str, str]] = {
+    "text inside a line is replaced": ("- len(numbers)\n+ 2", "return sum(numbers) / 2\n"),
+    "further lines are indented as the first": (
+        "- if number:\n-     self.total += number\n+ if number > 0:\n+     self.total += 1\n+     pass",
+        "        if number > 0:\n            self.total += 1\n            pass\n            self.last",
+    ),
+    "a line that stays is part of the anchor": (
+        "+ if True:\n+     pass\n  self.last = number",
+        "            if True:\n                pass\n            self.last = number",
+    ),
+    "text without a successor is deleted": (
+        "- self.last = number  # kept", "            self.total += number\n            \n        return"
+    ),
+    "a function makes an anchor the only one": (
+        "@@ Sum.clear\n- self.total = 0\n+ self.total = 1", SOLUTION["q1"].removesuffix("0\n") + "1\n"
+    ),
+    "new text alone is a body and docstrings stay": ("@@ Sum.add\n+ self.total = number\n+\n+ return number", BEHIND),
+}  # fmt: skip
 
 
-def test_text_inside_a_line_is_replaced() -> None:
-    assert edited("- len(numbers)\n+ 2", "q1-mean") == "def mean(numbers):\n    return sum(numbers) / 2\n"
-
-
-def test_further_lines_are_indented_as_the_first() -> None:
-    changed = edited("- if number:\n-     self.total += number\n+ if number > 0:\n+     self.total += 1\n+     pass")
-    assert "        if number > 0:\n            self.total += 1\n            pass\n            self.last" in changed
-
-
-def test_a_line_that_stays_is_part_of_the_anchor() -> None:
-    assert "            if True:\n                pass\n            self.last = number" in edited(
-        "+ if True:\n+     pass\n  self.last = number"
-    )
-
-
-def test_text_without_a_successor_is_deleted() -> None:
-    assert "self.last" not in edited("- self.last = number  # kept")
-
-
-def test_a_function_makes_an_anchor_the_only_one() -> None:
-    changed = edited("@@ Sum.clear\n- self.total = 0\n+ self.total = 1")
-    assert changed == SOLUTION["q1"].removesuffix("0\n") + "1\n"
-
-
-def test_new_text_alone_is_a_body_and_docstrings_stay() -> None:
-    changed = edited("@@ Sum.add\n+ self.total = number\n+\n+ return number")
-    assert '"""One more."""\n        self.total = number\n\n        return number\n\n    def clear' in changed
+@pytest.mark.parametrize("what", EDITED)
+def test_one_place_is_edited(what: str) -> None:
+    edits, expected = EDITED[what]
+    ((cell, text),) = fault(edits).answers(SOLUTION).items()
+    compile(text, cell, "exec")
+    assert text.count(expected) == 1 and expected not in SOLUTION[cell]
 
 
 def test_several_edits_make_one_answer() -> None:
     edits = "- if number:\n+ if True:\n@@\n- return self.total\n+ return None\n@@ spread\n- max\n+ sum"
     changed = fault(edits).answers(SOLUTION)
     assert "if True:" in changed["q1"] and "return None" in changed["q1"] and "sum(numbers) - min" in changed["q2"]
+
+
+def test_a_cover_is_small_and_loses_every_check() -> None:
+    heads = ["first: q1-a q1-b", "second: q1-b q1-c", "short: q1-b q1-c", "race: q1-c? q1-d?", "all: q1-e q1-d q1-b"]
+    edits = ["- a\n+ b", "- max(numbers)\n+ 0", "- a\n+ c", "- a\n+ d", "- a\n+ e"]
+    faults = list(parse(FILE, "\n\n".join(f"# Wrong.\n{head}\n{text}" for head, text in zip(heads, edits))))
+    assert [each.name for each in cover(faults)] == ["all", "first", "short"]
+    assert cover([]) == []
 
 
 CANNOT = {

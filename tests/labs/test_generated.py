@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from course_tools.labs import Lab, find_labs
+from tests.author.conftest import make_lab
 from tests.mutants.generated import judging
 from tests.mutants.generated.edits import Edit, edits
 from tests.mutants.generated.judging import KINDS, edits_of, in_the_check, listed, lost_by, sample
@@ -14,6 +15,7 @@ from tests.mutants.generated.judging import KINDS, edits_of, in_the_check, liste
 from .test_running import SOURCE
 
 ROOT = Path(__file__).parents[2]
+READS = ("solutions/src/*.py", "tests/mutants/generated/*.toml")
 LABS = find_labs(ROOT)
 ANSWER = '''\
 @decorated(1)
@@ -83,11 +85,7 @@ def test_a_larger_sample_holds_the_smaller_one_and_keeps_the_order() -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Lab:
-    lab = Lab(tmp_path, "lab90_two")
-    lab.source.parent.mkdir(parents=True)
-    lab.source.write_text(SOURCE, "utf-8")
-    (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/_OWNER_/x"\n')
-    return lab
+    return make_lab(tmp_path, SOURCE)
 
 
 @pytest.mark.usefixtures("terminal")  # the clock interrupts as Ctrl-C does
@@ -116,7 +114,9 @@ def test_listed_survivors_are_still_made_and_say_why(lab: Lab) -> None:
             assert name in {edit.name for edit in edits_of(lab, cell)}, f"{cell} has no edit {name!r} any more"
 
 
-@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+@pytest.mark.parametrize(
+    "lab", [pytest.param(lab, id=lab.number, marks=pytest.mark.nightly if lab in LABS[2:] else ()) for lab in LABS]
+)
 @pytest.mark.usefixtures("unchecked_shapes", "impatient", "terminal")
 def test_a_sample_of_edits_loses_points(lab: Lab) -> None:
     for edit in in_the_check(lab):

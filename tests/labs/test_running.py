@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from course_tools.labs import Lab
+from tests.author.conftest import make_lab
 
 from . import running
 from .faults import Fault, parse
@@ -45,7 +46,10 @@ def double(number):
 
 
 # %%
-eight = double(4)
+eight = scale = double(4)
+
+# %%
+scale = 4.0
 
 # %% check="q1-values" points=20
 # q1-values
@@ -82,7 +86,7 @@ print("a picture of", half(8))
 # %% check="q2-values" points=20
 # q2-values
 result = check.call(half, 8)
-check.equal(result, 4.0, "half of eight")
+check.equal(result, scale, "half of eight")
 
 # %% check="q2-hidden" points=20
 ### BEGIN HIDDEN TESTS
@@ -93,19 +97,12 @@ check.equal(check.call(half, eight), 4.0, "half of what question 1 made")
 EVERY = ["q1-values", "q1-hidden", "q1-through", "q2-values", "q2-hidden"]
 
 
+TRIPLED = "def double(number):\n    return 3 * number"
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
-    lab = Lab(tmp_path, "lab90_two")
-    lab.source.parent.mkdir(parents=True)
-    lab.source.write_text(SOURCE, "utf-8")
-    (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/_OWNER_/x"\n')
-    return lab
-
-
-def fault(lab: Lab, loses: str, edits: str, question: str = "q1") -> Fault:
-    text = f"# Wrong.\nwrong: {loses}\n{edits}"
-    (only,) = parse(lab.root / "tests" / "mutants" / "lab90" / f"{question}.diff", text)
-    return only
+    return make_lab(tmp_path, SOURCE)
 
 
 @pytest.fixture
@@ -113,9 +110,9 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The text of each cell that runs from here on."""
     texts: list[str] = []
 
-    def record(source: str, namespace: dict[str, Any]) -> None:
+    def record(source: str, *options: Any, **noted: bool) -> None:
         texts.append(source)
-        execute(source, namespace)
+        execute(source, *options, **noted)
 
     execute = running._execute
     running._prepared.cache_clear()
@@ -137,31 +134,26 @@ def test_the_solution_loses_nothing_and_stubs_lose_all(lab: Lab) -> None:
 def test_an_answer_meets_the_checks_that_a_name_leads_to(lab: Lab, executed: list[str]) -> None:
     run_lab(lab, {"q2": "def half(number):\n    return number / 2"})
     assert met(executed) == ["q2-values", "q2-hidden"]
-    executed.clear()
-    run_lab(lab, {"q1": "def double(number):\n    return 2 * number"})
-    # q1-through calls a function that stands above the answer, q2-hidden reads what a cell made with it; q2-values
-    # reads `result` as well, but binds it first
-    assert met(executed) == ["q1-values", "q1-hidden", "q1-through", "q2-hidden"]
-
-
-def test_what_a_fault_breaks_in_other_questions_is_found(lab: Lab) -> None:
-    assert set(run_lab(lab, {"q1": "def double(number):\n    return 3 * number"})) == set(EVERY) - {"q2-values"}
-
-
-def test_it_may_stop_at_the_first_check_that_fails(lab: Lab, executed: list[str]) -> None:
-    assert list(run_lab(lab, {"q1": "def double(number):\n    return 3 * number"}, first=True)) == ["q1-values"]
-    assert met(executed) == ["q1-values"]
-
-
-def test_cells_that_no_check_needs_do_not_run(lab: Lab, executed: list[str]) -> None:
-    run_lab(lab, {"q2": "def half(number):\n    return number"})
-    assert not any("a picture" in text for text in executed)
+    assert not any("a picture" in text for text in executed), "no check needs it"
     assert any("eight =" in text for text in executed), "q2-hidden needs it"
+    executed.clear()
+    assert run_lab(lab, {"q1": "def double(number):\n    return 2 * number"}) == {}
+    # q1-through calls a function that stands above the answer, q2-hidden reads what a cell made with it; q2-values
+    # reads `result` as well, but binds it first, and `scale`, which another cell has bound anew
+    assert met(executed) == ["q1-values", "q1-hidden", "q1-through", "q2-hidden"]
+    # a cell that binds a name anew stays below the one that bound it
+    assert [text for text in executed if "result = " in text][:2][1] == "result = 10"
+
+
+def test_what_a_fault_breaks_in_other_questions_is_found(lab: Lab, executed: list[str]) -> None:
+    assert set(run_lab(lab, {"q1": TRIPLED})) == set(EVERY) - {"q2-values"}
+    executed.clear()
+    assert list(run_lab(lab, {"q1": TRIPLED}, first=True)) == met(executed) == ["q1-values"], "and no more, if asked"
 
 
 def test_cells_above_run_once_and_leave_every_answer_the_same(lab: Lab, executed: list[str]) -> None:
-    spoils = "def double(number):\n    shared.append(number)\n    return number + number + shared[0]"
-    first, second = (run_lab(lab, {"q1": spoils}) for _ in range(2))
+    spoils = "def double(number):\n    shared[0] = shared[0] or {0}\n    return number + number + {0} - shared[0]"
+    first, second = (run_lab(lab, {"q1": spoils.format(run)}) for run in (1, 2))
     assert first == second == {}, "the list is as the cells left it, and functions find their answer"
     assert sum("shared = [0]" in text for text in executed) == 1
 
@@ -176,21 +168,22 @@ def test_the_text_of_a_cell_is_known_as_long_as_a_run_needs_it(lab: Lab) -> None
     assert known == known[:1] * 3, "groups of ranks are sent all of them"
 
 
-def test_a_cell_that_binds_a_name_anew_stays_below_the_one_that_bound_it(lab: Lab, executed: list[str]) -> None:
-    assert run_lab(lab, {"q1": "def double(number):\n    return 2 * number"}) == {}
-    assert [text for text in executed if "result = " in text][:2][1] == "result = 10"
+NO_ANSWERS: dict[str, tuple[str, str, type[BaseException], str]] = {
+    "of a cell that is not there": ("q9", "pass", ValueError, "lab90_means has no answer cell q9"),
+    "that is no Python": ("q1", "def double(number) return 0", SyntaxError, "expected ':'"),
+    "that is Ctrl-C, not a limit": ("q1", "def double(n):\n    raise KeyboardInterrupt", KeyboardInterrupt, "^$"),
+}
 
 
-def test_an_answer_of_a_cell_that_is_not_there_is_refused(lab: Lab) -> None:
-    with pytest.raises(ValueError, match="lab90_two has no answer cell q9"):
-        run_lab(lab, {"q9": "pass"})
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("what", NO_ANSWERS)
+def test_what_is_no_wrong_answer_ends_the_run(lab: Lab, what: str) -> None:
+    cell, source, error, words = NO_ANSWERS[what]
+    with pytest.raises(error, match=words):
+        run_lab(lab, {cell: source})
 
 
-def test_an_answer_that_is_no_python_is_not_a_wrong_answer(lab: Lab) -> None:
-    with pytest.raises(SyntaxError):
-        run_lab(lab, {"q1": "def double(number) return 0"})
-
-
+@pytest.mark.usefixtures("terminal")  # the clock interrupts as Ctrl-C does
 def test_an_answer_that_does_not_end_costs_its_limit(lab: Lab) -> None:
     endless = "def double(number):\n    while True:\n        time.sleep(0.01)"
     failures = run_lab(lab, {"q1": endless}, limit_s=0.3)
@@ -198,45 +191,32 @@ def test_an_answer_that_does_not_end_costs_its_limit(lab: Lab) -> None:
     assert set(failures) == set(EVERY) - {"q2-values"}
 
 
-def test_ctrl_c_is_not_taken_for_a_limit(lab: Lab) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run_lab(lab, {"q1": "def double(number):\n    raise KeyboardInterrupt"})
-
-
-def test_a_fault_that_loses_what_it_names_is_as_it_should_be(lab: Lab) -> None:
-    wrong = fault(lab, "q1-values q1-hidden q1-through", "- return number + number\n+ return 3 * number")
-    assert complaints(lab, wrong) == []
-
-
-def test_a_race_may_lose_more_in_one_run_than_in_another(lab: Lab) -> None:
-    edits = "- return number + number\n+ return 3 * number"
-    assert complaints(lab, fault(lab, "q1-values q1-hidden? q1-through", edits)) == []
-    assert complaints(lab, fault(lab, "q1-values q1-hidden q1-through", edits)) == []
-    never = "- return number + number\n+ return 7 if number == 7 else number + number"
-    (missing,) = complaints(lab, fault(lab, "q1-values q1-hidden?", never))
-    assert "does not lose q1-values" in missing
-
-
-COMPLAINTS = {
+ALL, TRIPLES = "q1-values q1-hidden q1-through", "- return number + number\n+ return 3 * number"
+RARE = "- return number + number\n+ return 7 if number == 7 else number + number"
+COMPLAINTS: dict[str, tuple[str, str, list[str]]] = {
+    "loses what it names": (ALL, TRIPLES, []),
+    "may lose more in one run, as in a race": ("q1-values q1-hidden? q1-through", TRIPLES, []),
+    "may lose less in another": ("q1-values q1-hidden?", RARE, ["does not lose q1-values"]),
     "loses nothing": ("q1-values", "- number + number\n+ 2 * number", ["does not lose q1-values"]),
     "loses less": (
-        "q1-values q1-hidden q1-through",
+        ALL,
         "- return number + number\n+ return 2 * abs(number)",
         ["does not lose q1-values", "does not lose q1-through"],
     ),
-    "loses more": (
-        "q1-values q1-through",
-        "- return number + number\n+ return 7",
-        ["loses q1-hidden, which it does not name: CheckFailed"],
-    ),
-    "names what is not there": ("q1-value", "- number + number\n+ 7", ["q1 of lab90_two has no check q1-value"]),
+    "loses more": ("q1-values q1-through", TRIPLES, ["loses q1-hidden, which it does not name: CheckFailed"]),
+    "names what is not there": ("q1-value", "- number + number\n+ 7", ["q1 of lab90_means has no check q1-value"]),
     "names another question's": ("q1-values q2-hidden", "- number + number\n+ 7", ["has no check q2-hidden"]),
     "breaks a check down": (
-        "q1-values q1-hidden q1-through",
+        ALL,
         "- return number + number\n+ return None if number == 2 else 7",
         ["q1-through must say what is wrong, not crash: AttributeError"],
     ),
 }
+
+
+def fault(lab: Lab, loses: str, edits: str) -> Fault:
+    (only,) = parse(lab.root / "tests" / "mutants" / "lab90" / "q1.diff", f"# Wrong.\nwrong: {loses}\n{edits}")
+    return only
 
 
 @pytest.mark.parametrize("what", COMPLAINTS)

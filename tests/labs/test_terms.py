@@ -14,6 +14,7 @@ from .running import run_lab, solution_of
 from .test_labs import LABS
 
 pytestmark = pytest.mark.timeout(600)
+READS = ("solutions/src/*.py",)
 VARIED = [lab for lab in LABS if "# %% term=true" in lab.source.read_text("utf-8")]
 
 
@@ -32,7 +33,12 @@ def test_labs_1_2_and_6_have_such_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "lab", [of_term for lab in VARIED for of_term in variants(lab)], ids=lambda lab: f"{lab.number}-{lab.term}"
+    "lab",
+    [
+        pytest.param(of_term, id=f"{lab.number}-{of_term.term}", marks=pytest.mark.nightly if number else ())
+        for lab in VARIED
+        for number, of_term in enumerate(variants(lab))
+    ],
 )
 def test_the_solution_gets_every_point_and_the_published_one_does_not(lab: Lab) -> None:
     assert run_lab(lab) == {}
