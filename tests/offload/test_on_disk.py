@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import errno
 import itertools
 import json
@@ -23,7 +25,6 @@ from course_lib.offload import disk as disk_module
 from course_lib.offload.disk import Disk, bandwidth
 from course_lib.offload.on_disk import DiskOffloadedModel
 from course_lib.train.recompute import recompute
-from course_lib.train.step import train_step
 
 CONFIG = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=16)
 ADAMW: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
@@ -40,40 +41,35 @@ def take(model: DiskOffloadedModel, batches: list[Batch]) -> list[float]:
     return losses
 
 
-def same(model: DiskOffloadedModel, oracle: nn.Module) -> bool:
-    state = model.whole_state_dict()
-    return all(torch.equal(state[name], value) for name, value in oracle.state_dict().items())
+class Beside:
+    """A model in files, and beside it the same in memory, which AdamW trains through fp32 masters of its weights."""
 
+    def __init__(self, folder: Path, inside: nn.Module, prefetch: bool = True) -> None:
+        self.oracle = copy.deepcopy(inside)
+        self.model = DiskOffloadedModel(inside, Disk(folder), prefetch, **ADAMW)
+        self.weights = [weight for weight in self.oracle.parameters() if weight.requires_grad]
+        self.masters = [weight.detach().float().clone().requires_grad_() for weight in self.weights]
+        self.adamw = torch.optim.AdamW(self.masters, fused=True, **ADAMW)
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("prefetch", [True, False])
-def test_each_step_is_that_of_adamw(tmp_path: Path, tied: bool, prefetch: bool) -> None:
-    config = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=16, tied=tied)
-    model, oracle = DiskOffloadedModel(GPT(config), Disk(tmp_path), prefetch, **ADAMW), GPT(config)
-    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
-    for batch in BATCHES:
-        loss = train_step(oracle, adamw, batch)
-        assert take(model, [batch]) == [loss.item()] and same(model, oracle)
-
-
-def test_16_bit_weights_have_fp32_masters(tmp_path: Path) -> None:
-    model, oracle = (
-        DiskOffloadedModel(GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path), **ADAMW),
-        GPT(CONFIG, dtype=torch.bfloat16),
-    )
-    masters = [weight.detach().float().requires_grad_() for weight in oracle.parameters()]
-    adamw = torch.optim.AdamW(masters, fused=True, **ADAMW)
-    for batch in BATCHES:
-        oracle.zero_grad()
-        oracle(*batch).backward()
-        for master, weight in zip(masters, oracle.parameters(), strict=True):
-            master.grad = None if weight.grad is None else weight.grad.float()
-        adamw.step()
+    def step(self, *batches: tuple[Tensor, ...]) -> None:
+        """On the sum of the losses of several passes, which are the same to the bit."""
+        losses = [torch.stack([each(*batch) for batch in batches]).sum() for each in (self.model, self.oracle)]
+        for loss in losses:
+            loss.backward()
+        self.model.step()
+        for master, weight in zip(self.masters, self.weights, strict=True):
+            master.grad, weight.grad = None if weight.grad is None else weight.grad.float(), None
+        self.adamw.step()
         with torch.no_grad():
-            for master, weight in zip(masters, oracle.parameters(), strict=True):
+            for master, weight in zip(self.masters, self.weights, strict=True):
                 weight.copy_(master)
-        take(model, [batch])
-        assert same(model, oracle)
+        assert torch.equal(*losses)
+        self.compare()
+
+    def compare(self) -> None:
+        state = self.model.whole_state_dict()
+        for name, value in self.oracle.state_dict().items():
+            assert torch.equal(state[name], value), f"{name} differs by {(state[name] - value).abs().max():.1e}"
 
 
 class Recomputed(nn.Module):
@@ -101,20 +97,137 @@ class Branches(nn.Module):
         return (self.blocks[0](x) * self.scale).square().mean()
 
 
-@pytest.mark.parametrize("kind", [Recomputed, Branches])
-def test_so_is_that_of_other_modules(tmp_path: Path, kind: type[nn.Module]) -> None:
+class Twice(nn.Module):
+    """A block that is used twice in a pass, the second time perhaps only half of it."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.whole, self.blocks = whole, nn.ModuleList([Half()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[0](self.blocks[0](x, self.whole), True).square().mean()
+
+
+class Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, whole: bool) -> Tensor:
+        return self.two(self.one(x)) if whole else self.one(x)
+
+
+@pytest.mark.parametrize("kind", [Recomputed, Branches, lambda: Twice(True)], ids=["recomputed", "branches", "twice"])
+def test_each_step_is_that_of_adamw(tmp_path: Path, kind: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    inside, oracle = kind(), kind()
-    oracle.load_state_dict(inside.state_dict())
-    model = DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW)
-    adamw = torch.optim.AdamW([w for w in oracle.parameters() if w.requires_grad], fused=True, **ADAMW)
+    both = Beside(tmp_path, kind())
     for x in torch.randn(3, 2, 4).unbind():
-        model(x).backward()
-        model.step()
-        adamw.zero_grad()
-        oracle(x).backward()
-        adamw.step()
-        assert same(model, oracle)
+        both.step((x,))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("prefetch", "dtype"), [(True, torch.float32), (False, torch.float32), (True, torch.bfloat16)])
+def test_so_is_that_of_a_gpt(tmp_path: Path, tied: bool, prefetch: bool, dtype: torch.dtype) -> None:
+    """Also of the sum of several losses."""
+    both = Beside(tmp_path, GPT(dataclasses.replace(CONFIG, tied=tied), dtype=dtype), prefetch)
+    for batch in BATCHES:
+        both.step(batch)
+    for pair in itertools.pairwise(BATCHES[:3]):
+        both.step(*pair)
+
+
+def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
+    both = Beside(tmp_path, Twice(False))
+    with pytest.raises(ValueError, match="unit 1 was updated, and has got a gradient again"):
+        both.model(torch.randn(2, 4)).backward()
+    with pytest.raises(ValueError, match="nothing of it counts"):
+        both.model.step()
+    both.compare()
+
+
+@pytest.mark.parametrize("then", ["step", "go on"])
+def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: str) -> None:
+    inside = GPT(CONFIG)
+    both = Beside(tmp_path, inside)
+    both.step(BATCHES[0])
+
+    def fail(_: Tensor) -> None:
+        raise KeyError("in the middle")
+
+    hook = inside.blocks[0].register_forward_hook(lambda _, __, y: y.register_hook(fail) and None)
+    with pytest.raises(KeyError):
+        both.model(*BATCHES[3]).backward()
+    hook.remove()
+    if then == "go on":
+        both.step(BATCHES[1])
+    else:
+        with pytest.raises(ValueError, match="nothing of it counts"):
+            both.model.step()
+        both.compare()
+
+
+def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
+    take(model, BATCHES[:1])
+    (victim,) = tmp_path.glob("unit2.weights.*")
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(
+        ValueError, match=rf"{victim.name} has \d+ bytes, where \d+ were committed|bytes were committed"
+    ):
+        model(*BATCHES[1])
+    with pytest.raises(ValueError, match="the copy was cut"):
+        Disk(tmp_path)
+    victim.unlink()
+    with pytest.raises(ValueError, match="is not there"):
+        Disk(tmp_path)
+
+
+def test_vectors_of_any_size_come_back(tmp_path: Path) -> None:
+    disk, sizes = Disk(tmp_path), (0, 1, 4096, 2**20, 2**20 + 3)
+    vectors = [torch.randint(256, (size,), dtype=torch.uint8) for size in sizes]
+    for number, vector in enumerate(vectors):
+        disk.start_write(str(number), vector)
+    disk.commit()
+    for number, vector in enumerate(vectors):
+        into = torch.empty_like(vector)
+        disk.start_read(str(number), into).result()
+        assert torch.equal(into, vector)
+    with pytest.raises(ValueError, match="has no 'seven', but '0'"):
+        disk.start_read("seven", torch.empty(1))
+    with pytest.raises(ValueError, match="8 were asked for"):
+        disk.start_read("1", torch.empty(2))
+
+
+def test_a_read_comes_from_the_disk_and_not_from_the_page_cache(tmp_path: Path) -> None:
+    """The system counts what a process makes it fetch; the file's pages are in its cache when somebody has read it."""
+    path, vector = tmp_path / "vector", torch.randint(256, (2**22,), dtype=torch.uint8)
+    if not hasattr(os, "posix_fadvise") or not Path("/proc/self/io").exists():
+        pytest.skip("the system neither drops pages nor counts what it fetches")
+    start = _moved("write_bytes")
+    disk_module._write_file(path, vector)
+    if _moved("write_bytes") - start < vector.nbytes:
+        pytest.skip("the folder for temporary files lies on no disk")
+    for others in (0, 1):
+        for _ in range(others):
+            path.read_bytes()
+        start, into = _moved("read_bytes"), torch.empty_like(vector)
+        disk_module._read_file(path, into)
+        assert _moved("read_bytes") - start >= vector.nbytes and torch.equal(into, vector)
+    path.read_bytes()
+    start = _moved("read_bytes")
+    path.read_bytes()
+    assert _moved("read_bytes") - start < vector.nbytes, "in the usual way, the second time is no disk"
+
+
+def _moved(what: str) -> int:
+    """Bytes that this process has made the system write to disks, or fetch from them."""
+    (line,) = (line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith(f"{what}:"))
+    return int(line.split()[1])
+
+
+def test_bandwidth_is_that_of_a_file(tmp_path: Path) -> None:
+    measured = bandwidth(tmp_path, 2**22)
+    assert min(measured) > 1e5 and not list(tmp_path.iterdir())
 
 
 def test_a_folder_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -134,6 +247,71 @@ def test_a_step_reads_16_bytes_a_parameter_and_writes_14(tmp_path: Path) -> None
     take(model, BATCHES[:1])
     assert disk.written_bytes == 28 * psi
     assert disk.read_bytes - read == 16 * blocks + 14 * (psi - blocks) + 2 * (psi - blocks), "and the root's again"
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
+    with pytest.raises(ValueError, match="there was none"):
+        model.step()
+    model(*BATCHES[0]).backward()
+    with pytest.raises(ValueError, match="second backward pass"):
+        model(*BATCHES[0]).backward()
+    other = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)
+    with pytest.raises(ValueError, match="has another model"):
+        DiskOffloadedModel(GPT(other), Disk(tmp_path), **ADAMW)
+    with pytest.raises(ValueError, match="no parameter to train"):
+        DiskOffloadedModel(nn.Linear(1, 1).requires_grad_(False), Disk(tmp_path / "other"))
+    mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="dtypes"):
+        DiskOffloadedModel(mixed, Disk(tmp_path / "mixed"))
+
+
+def _kinds(module: nn.Module) -> str:
+    return f"{module[0].weight.dtype} {tuple(module[0].weight.shape)} in unit 0"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("other", [nn.Linear(4, 6), nn.Linear(6, 4, dtype=torch.bfloat16), nn.Linear(8, 4)])
+def test_another_models_disk_is_refused_with_the_parameter_that_differs(tmp_path: Path, other: nn.Linear) -> None:
+    first, second = nn.Sequential(nn.Linear(6, 4)), nn.Sequential(other)
+    DiskOffloadedModel(first, Disk(tmp_path), **ADAMW)
+    with pytest.raises(ValueError) as refused:
+        DiskOffloadedModel(second, Disk(tmp_path), **ADAMW)
+    assert f"{tmp_path} has another model" in str(refused.value)
+    assert f"differ: found {_kinds(first)}, needed {_kinds(second)}" in str(refused.value)
+    DiskOffloadedModel(nn.Sequential(nn.Linear(6, 4)), Disk(tmp_path), **ADAMW)
+
+
+def test_a_folder_that_does_not_name_its_model_is_refused(tmp_path: Path) -> None:
+    take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW), BATCHES[:1])
+    manifest = tmp_path / "manifest.json"
+    stored = json.loads(manifest.read_text())
+    del stored["facts"]["_kinds"]
+    manifest.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="has another model"):
+        DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
+
+
+def test_messages_tell_facts_without_the_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path)
+    disk.commit(steps=3, _kinds=["float32 (4, 6)"] * 100)
+
+    def no_room(path: Path, vector: Tensor) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk_module, "_write_file", no_room)
+    disk.start_write("new", torch.zeros(1))
+    with pytest.raises(OSError, match=r'still has the step before, with \{"steps": 3\}. Writing'):
+        disk.commit(steps=4)
+    assert Disk(tmp_path).facts == {"steps": 3, "_kinds": ["float32 (4, 6)"] * 100}
+
+
+def test_a_slow_disk_holds_up_its_writer_and_not_the_whole_model(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, bytes_per_s=1e7)
+    with measure.memory() as record:
+        for number in range(12):
+            disk.start_write(f"v{number}", torch.zeros(25_000))  # 0.01 s
+        disk.commit()
+    assert record.peak.total <= 4 * 100_000, "two are written, one waits for its turn, one is made"
 
 
 def test_weights_in_memory_do_not_grow_with_the_blocks(tmp_path: Path) -> None:
@@ -202,211 +380,3 @@ def test_a_full_disk_loses_the_step_and_nothing_else(tmp_path: Path, monkeypatch
             take(model, BATCHES[2:3])
     assert raised.value.errno == errno.ENOSPC and model.steps == 2
     assert take(model, BATCHES[2:]) == losses[2:], "once there is room, training goes on"
-
-
-def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
-    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
-    take(model, BATCHES[:1])
-    (victim,) = tmp_path.glob("unit2.weights.*")
-    victim.write_bytes(victim.read_bytes()[:-1])
-    with pytest.raises(
-        ValueError, match=rf"{victim.name} has \d+ bytes, where \d+ were committed|bytes were committed"
-    ):
-        model(*BATCHES[1])
-    with pytest.raises(ValueError, match="the copy was cut"):
-        Disk(tmp_path)
-    victim.unlink()
-    with pytest.raises(ValueError, match="is not there"):
-        Disk(tmp_path)
-
-
-def test_vectors_of_any_size_come_back(tmp_path: Path) -> None:
-    disk, sizes = Disk(tmp_path), (0, 1, 4096, 2**20, 2**20 + 3)
-    vectors = [torch.randint(256, (size,), dtype=torch.uint8) for size in sizes]
-    for number, vector in enumerate(vectors):
-        disk.start_write(str(number), vector)
-    disk.commit()
-    for number, vector in enumerate(vectors):
-        into = torch.empty_like(vector)
-        disk.start_read(str(number), into).result()
-        assert torch.equal(into, vector)
-    with pytest.raises(ValueError, match="has no 'seven', but '0'"):
-        disk.start_read("seven", torch.empty(1))
-    with pytest.raises(ValueError, match="8 were asked for"):
-        disk.start_read("1", torch.empty(2))
-
-
-def test_a_read_comes_from_the_disk_and_not_from_the_page_cache(tmp_path: Path) -> None:
-    """The system counts what a process makes it fetch; the file's pages are in its cache when somebody has read it."""
-    path, vector = tmp_path / "vector", torch.randint(256, (2**22,), dtype=torch.uint8)
-    if not hasattr(os, "posix_fadvise") or not Path("/proc/self/io").exists():
-        pytest.skip("the system neither drops pages nor counts what it fetches")
-    start = _moved("write_bytes")
-    disk_module._write_file(path, vector)
-    if _moved("write_bytes") - start < vector.nbytes:
-        pytest.skip("the folder for temporary files lies on no disk")
-    for others in (0, 1):
-        for _ in range(others):
-            path.read_bytes()
-        start, into = _moved("read_bytes"), torch.empty_like(vector)
-        disk_module._read_file(path, into)
-        assert _moved("read_bytes") - start >= vector.nbytes and torch.equal(into, vector)
-    path.read_bytes()
-    start = _moved("read_bytes")
-    path.read_bytes()
-    assert _moved("read_bytes") - start < vector.nbytes, "in the usual way, the second time is no disk"
-
-
-def _moved(what: str) -> int:
-    """Bytes that this process has made the system write to disks, or fetch from them."""
-    (line,) = (line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith(f"{what}:"))
-    return int(line.split()[1])
-
-
-def test_bandwidth_is_that_of_a_file(tmp_path: Path) -> None:
-    measured = bandwidth(tmp_path, 2**22)
-    assert min(measured) > 1e5 and not list(tmp_path.iterdir())
-
-
-class Twice(nn.Module):
-    """A block that is used twice in a pass, the second time perhaps only half of it."""
-
-    def __init__(self, whole: bool) -> None:
-        super().__init__()
-        self.whole, self.blocks = whole, nn.ModuleList([Half()])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.blocks[0](self.blocks[0](x, self.whole), True).square().mean()
-
-
-class Half(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, whole: bool) -> Tensor:
-        return self.two(self.one(x)) if whole else self.one(x)
-
-
-def test_gradients_of_several_passes_are_those_of_the_sum_of_their_losses(tmp_path: Path) -> None:
-    model, oracle = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW), GPT(CONFIG)
-    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
-    for pair in itertools.pairwise(BATCHES):
-        for each, step in ((model, model.step), (oracle, adamw.step)):
-            adamw.zero_grad()
-            sum(each(*batch) for batch in pair).backward()  # type: ignore[union-attr]
-            step()
-        assert same(model, oracle)
-
-
-def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
-    x = torch.randn(2, 4)
-    whole, oracle = Twice(True), Twice(True)
-    oracle.load_state_dict(whole.state_dict())
-    model = DiskOffloadedModel(whole, Disk(tmp_path / "1"), **ADAMW)
-    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
-    model(x).backward()
-    model.step()
-    oracle(x).backward()
-    adamw.step()
-    assert same(model, oracle)
-    model = DiskOffloadedModel(Twice(False), Disk(tmp_path / "2"), **ADAMW)
-    before = model.whole_state_dict()
-    with pytest.raises(ValueError, match="unit 1 was updated, and has got a gradient again"):
-        model(x).backward()
-    with pytest.raises(ValueError, match="nothing of it counts"):
-        model.step()
-    assert all(torch.equal(value, before[name]) for name, value in model.whole_state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "then", [DiskOffloadedModel.step, lambda model: take(model, BATCHES[1:2])], ids=["step", "go on"]
-)
-def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable[[DiskOffloadedModel], object]) -> None:
-    inside, oracle = GPT(CONFIG), GPT(CONFIG)
-    model, adamw = (
-        DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW),
-        torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW),
-    )
-    train_step(oracle, adamw, BATCHES[0])
-    take(model, BATCHES[:1])
-
-    def fail(_: Tensor) -> None:
-        raise KeyError("in the middle")
-
-    hook = inside.blocks[0].register_forward_hook(lambda _, __, y: y.register_hook(fail) and None)
-    with pytest.raises(KeyError):
-        model(*BATCHES[3]).backward()
-    hook.remove()
-    if then is DiskOffloadedModel.step:
-        with pytest.raises(ValueError, match="nothing of it counts"):
-            then(model)
-    else:
-        then(model)
-        train_step(oracle, adamw, BATCHES[1])
-    assert same(model, oracle)
-
-
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
-    with pytest.raises(ValueError, match="there was none"):
-        model.step()
-    model(*BATCHES[0]).backward()
-    with pytest.raises(ValueError, match="second backward pass"):
-        model(*BATCHES[0]).backward()
-    other = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)
-    with pytest.raises(ValueError, match="has another model"):
-        DiskOffloadedModel(GPT(other), Disk(tmp_path), **ADAMW)
-    with pytest.raises(ValueError, match="no parameter to train"):
-        DiskOffloadedModel(nn.Linear(1, 1).requires_grad_(False), Disk(tmp_path / "other"))
-    mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, dtype=torch.float64))
-    with pytest.raises(ValueError, match="dtypes"):
-        DiskOffloadedModel(mixed, Disk(tmp_path / "mixed"))
-
-
-def _kinds(module: nn.Module) -> str:
-    return f"{module[0].weight.dtype} {tuple(module[0].weight.shape)} in unit 0"  # type: ignore[index]
-
-
-@pytest.mark.parametrize("other", [nn.Linear(4, 6), nn.Linear(6, 4, dtype=torch.bfloat16), nn.Linear(8, 4)])
-def test_another_models_disk_is_refused_with_the_parameter_that_differs(tmp_path: Path, other: nn.Linear) -> None:
-    first, second = nn.Sequential(nn.Linear(6, 4)), nn.Sequential(other)
-    DiskOffloadedModel(first, Disk(tmp_path), **ADAMW)
-    with pytest.raises(ValueError) as refused:
-        DiskOffloadedModel(second, Disk(tmp_path), **ADAMW)
-    assert f"{tmp_path} has another model" in str(refused.value)
-    assert f"differ: found {_kinds(first)}, needed {_kinds(second)}" in str(refused.value)
-    DiskOffloadedModel(nn.Sequential(nn.Linear(6, 4)), Disk(tmp_path), **ADAMW)
-
-
-def test_a_folder_that_does_not_name_its_model_is_refused(tmp_path: Path) -> None:
-    take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW), BATCHES[:1])
-    manifest = tmp_path / "manifest.json"
-    stored = json.loads(manifest.read_text())
-    del stored["facts"]["_kinds"]
-    manifest.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match="has another model"):
-        DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
-
-
-def test_messages_tell_facts_without_the_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(tmp_path)
-    disk.commit(steps=3, _kinds=["float32 (4, 6)"] * 100)
-
-    def no_room(path: Path, vector: Tensor) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(disk_module, "_write_file", no_room)
-    disk.start_write("new", torch.zeros(1))
-    with pytest.raises(OSError, match=r'still has the step before, with \{"steps": 3\}. Writing'):
-        disk.commit(steps=4)
-    assert Disk(tmp_path).facts == {"steps": 3, "_kinds": ["float32 (4, 6)"] * 100}
-
-
-def test_a_slow_disk_holds_up_its_writer_and_not_the_whole_model(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, bytes_per_s=1e7)
-    with measure.memory() as record:
-        for number in range(12):
-            disk.start_write(f"v{number}", torch.zeros(25_000))  # 0.01 s
-        disk.commit()
-    assert record.peak.total <= 4 * 100_000, "two are written, one waits for its turn, one is made"

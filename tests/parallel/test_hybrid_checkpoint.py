@@ -23,7 +23,8 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.train.step import train_step
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel.checkpoint_checks import assert_equal, joined
-from tests.parallel.test_hybrid import LIMIT, TIED, batch_of
+from tests.parallel.parity import LIMIT
+from tests.parallel.test_hybrid import TIED, batch_of
 
 RULE: Any = torch.optim.AdamW
 SETTINGS = {"lr": 0.01, "weight_decay": 0.1}

@@ -1,6 +1,7 @@
-"""Tensor parallelism on real ranks: every step equals the unsplit GPT's; bytes held and sent equal the formulas."""
+"""Tensor parallelism on real ranks: bytes held and sent equal the formulas. Its steps: `test_parity.py`."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -9,42 +10,26 @@ import torch.distributed as dist
 from torch import nn
 
 from course_kit import ranks
-from course_kit.ranks import RankFailure
 from course_lib.collectives.operators import own_part
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.gpt import GPT
 from course_lib.parallel import tensor
-from course_lib.parallel.tensor_gpt import ParallelGPT, shardings
+from course_lib.parallel.tensor_gpt import ParallelGPT, shardings, whole_state_dict
 from course_lib.train.precision import CastPolicy
 from tests.mutants.parallel import tensor as wrong
-from tests.parallel import tensor_checks as checks
+from tests.parallel.parity import accepted, parity, refused
+from tests.parallel.sides import Cut
+from tests.parallel.tensor_checks import check_bytes
+from tests.parallel.test_parity import PADDED, but
 
-SMALL = GPTConfig(layers=2, width=16, heads=4, vocab_size=11, context=8)
+SMALL = PADDED.config
 WIDE = dataclasses.replace(SMALL, width=32, heads=8)
 """Two heads or more on each of 4 ranks: with a single one `@` copies nothing, and autograd keeps all of qkv."""
-SHAPES = {
-    SMALL: "sgd",
-    dataclasses.replace(SMALL, dropout=0.2): "adam",
-    dataclasses.replace(SMALL, tied=False, positions="rotary", norm="rmsnorm", bias=False, attention="fused"): "adam",
-}
-"""And with which optimizer: SGD sees a gradient that is scaled, Adam one that is turned."""
-
-
-def split(gpt, group, sequence_parallel):
-    return ParallelGPT(gpt, group, sequence_parallel)
-
-
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_every_step_equals_the_unsplit_gpt(world_size, sequence_parallel):
-    how = {"world_size": world_size, "diagnose": world_size == 2}  # once is enough, and it doubles the work
-    for config, optimizer in SHAPES.items():
-        ranks.run(checks.check_parity, split, config, sequence_parallel, optimizer, **how)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_bytes_held_and_sent_equal_the_formulas(world_size, sequence_parallel):
-    ranks.run(checks.check_bytes, split, WIDE, sequence_parallel, world_size=world_size, diagnose=False)
+    ranks.run(check_bytes, ParallelGPT, WIDE, sequence_parallel, world_size=world_size, diagnose=False)
 
 
 def test_logits_without_targets_are_whole_on_every_rank():
@@ -97,35 +82,62 @@ def test_mixed_precision_passes_through_cut_layers(policy, sequence_parallel):
     assert max(off) < 8 * torch.finfo(torch.bfloat16).eps
 
 
-def refusals():
-    """What each unsplittable shape is answered with."""
-    said = []
-    for change in ({"heads": 2, "width": 16}, {"width": 24, "heads": 4, "ffn_width": 18}, {"attention": "fused"}):
-        config = dataclasses.replace(SMALL, **change, dropout=0.1)
-        try:
-            ParallelGPT(GPT(config), None)
-        except ValueError as problem:
-            said.append(str(problem))
-    try:
-        tensor.ColumnParallelLinear(nn.Linear(8, 6), None)
-    except ValueError as problem:
-        said.append(str(problem))
-    return said
+FROZEN = ("token_embedding", "0.attention.qkv", "0.attention.out", "1.mlp", "final_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class PartlyFrozen:
+    """A problem of `parity`."""
+
+    everything: bool
+
+    def __call__(self, seed):
+        gpt = GPT(SMALL, seed=seed, dtype=torch.float64)
+        for name, parameter in gpt.named_parameters():
+            parameter.requires_grad_(not (self.everything or any(part in name for part in FROZEN)))
+        return gpt, PADDED.batch
+
+
+def steps_of_a_frozen_gpt(sequence_parallel):
+    """What is frozen in the whole one stays frozen; the joined weights are the whole one's after these steps."""
+    split = functools.partial(ParallelGPT, group=None, sequence_parallel=sequence_parallel)
+    parity(Cut, split, PartlyFrozen(False), "adam", steps=2)
+    gpt, batch = PartlyFrozen(True)(0)
+    ours = split(gpt)
+    assert not any(parameter.requires_grad for parameter in ours.parameters())
+    assert abs(ours(*batch(0)) - gpt(*batch(0))) < 1e-11
+    whole = whole_state_dict(ours)
+    assert all(torch.equal(whole[name], parameter) for name, parameter in gpt.named_parameters())
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_gpt_that_is_cut_trains_what_the_whole_one_trains(sequence_parallel):
+    ranks.run(steps_of_a_frozen_gpt, sequence_parallel, world_size=2, diagnose=False)
+
+
+def split(**change):
+    ParallelGPT(GPT(dataclasses.replace(SMALL, **change, dropout=0.1)), None)
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    (lambda: split(heads=2), "^2 heads do not split over 4 ranks: a head stays in one piece$"),
+    (lambda: split(width=24, ffn_width=18), r"dim 0 of \(18, 24\) is 18, which does not split into 4 equal parts"),
+    (lambda: split(attention="fused"), "attention='explicit', or dropout=0"),
+    (lambda: tensor.ColumnParallelLinear(nn.Linear(8, 6), None), r"\(6, 8\) is 6"),
+]
 
 
 def test_what_does_not_divide_is_refused_with_the_numbers():
-    heads, hidden, fused, column = ranks.run(refusals, world_size=4)[0]
-    assert heads == "2 heads do not split over 4 ranks: a head stays in one piece"
-    assert "dim 0 of (18, 24) is 18, which does not split into 4 equal parts" in hidden
-    assert "attention='explicit', or dropout=0" in fused and "(6, 8) is 6" in column
+    assert refused(4, MISTAKES) == []
 
 
-@pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
-def test_known_wrong_versions_are_rejected(mutant, says):
-    sequence_parallel = getattr(mutant, "sequence_parallel", False)
-    by_bytes = says.startswith(("holds", "sends", "keeps"))
-    config = dataclasses.replace(WIDE if by_bytes else SMALL, dropout=getattr(mutant, "dropout", 0.0))
-    check = checks.check_bytes if by_bytes else checks.check_parity
-    extra = () if check is checks.check_bytes else ("sgd",)
-    with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
-        ranks.run(check, mutant, config, sequence_parallel, *extra, world_size=4, timeout_s=30, diagnose=False)
+def test_known_wrong_ones_are_refused():
+    cases: dict[Any, Any] = {}
+    for mutant, says in wrong.WRONG.items():
+        sequence_parallel, dropout = getattr(mutant, "sequence_parallel", False), getattr(mutant, "dropout", 0.0)
+        if says.startswith(("holds", "sends", "keeps")):
+            cases[mutant] = (says, check_bytes, mutant, WIDE, sequence_parallel, {})
+        else:
+            cut = functools.partial(mutant, group=None, sequence_parallel=sequence_parallel)
+            cases[mutant] = (says, parity, Cut, cut, but(PADDED, dropout=dropout), "sgd", {})
+    assert accepted(4, cases) == {}

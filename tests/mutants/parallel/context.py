@@ -39,8 +39,8 @@ def _lent(q: Tensor) -> Attention:
 
 
 WRONG = {
-    own_keys_only: "the values differ",
-    the_wrong_order: "the values differ",
+    own_keys_only: "the output is off",
+    the_wrong_order: "the output is off",
     gathers_everything: "sends",
     gradients_stay_away: "the gradient of the keys",
 }

@@ -1,4 +1,4 @@
-"""Known-wrong data parallelism. Each class breaks one thing that `tests/parallel/checks.py` must notice."""
+"""Known-wrong data parallelism. Each class breaks one thing that `tests/parallel/test_data.py` must notice."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class SendsTwice(BucketedDataParallel):
         bucket.work = self._all_reduce(bucket.flat, self.group)
 
 
-WRONG_VALUES = [
+VALUES = [
     Unsynchronized,
     SumForMean,
     NaiveSumForMean,
@@ -141,6 +141,6 @@ WRONG_VALUES = [
     ZerosForUnused,
     OwnGradientForRare,
 ]
-"""Rejected by `check_parity`."""
-WRONG_TRAFFIC = [Unsynchronized, DeafToNoSync, SendsFrozen, OneByOne, SendsTwice]
-"""Rejected by `check_traffic`, though most of them train perfectly."""
+"""Refused by `parity`."""
+TRAFFIC = [Unsynchronized, DeafToNoSync, SendsFrozen, OneByOne, SendsTwice]
+"""Refused by `check_traffic`, though most of them train perfectly."""
