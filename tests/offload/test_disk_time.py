@@ -1,7 +1,5 @@
 """A model in files takes the time that its bytes take, on a disk of any bandwidth, and reads ahead of use."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model in files takes the steps of one that is not, holds a unit or two, and survives what may befall files."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import errno

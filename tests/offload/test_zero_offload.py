@@ -1,7 +1,5 @@
 """AdamW in main memory takes the same steps, holds what it says, sends 4Ψ bytes; delayed, it applies old gradients."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

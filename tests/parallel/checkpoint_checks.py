@@ -3,8 +3,6 @@
 The tests call these with `Checkpoints`, and with the known-wrong ones of `tests/mutants/parallel/checkpoint.py`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -45,7 +43,6 @@ class Noisy(nn.Module):
         self.register_buffer("passing", torch.zeros(2), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Some loss."""
         if self.training:
             self.seen += 1
         hidden = nn.functional.dropout(torch.tanh(self.first(x) + self.frozen(x)), 0.3)
@@ -72,7 +69,6 @@ class Training:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.rule, lambda step: 1 / (1 + step))
 
     def checkpoints(self, make: Make, folder: Path, keep: int = 2) -> Checkpoints:
-        """Of this training."""
         return make(folder, self.model, self.optimizer, keep=keep, scaler=self.scaler, schedule=self.schedule)
 
     def go(self, first: int, last: int) -> None:
@@ -305,6 +301,26 @@ def check_synced(make: Make, folder: Path) -> None:
         assert done == size, f"{name} is published with {size} bytes, of which {done} were synced"
     mine = [path for path in synced if f"__{dist.get_rank()}_0" in path]
     assert mine, "this rank has not synced its file"
+
+
+def check_goes_on(make: Make, folder: Path) -> None:
+    """A save in the background returns while the disk has not yet synced a file: this one syncs when it is told to."""
+    training, sync, told, seen = Training("zero1"), os.fsync, threading.Event(), []
+    checkpoints = training.checkpoints(make, folder)
+    training.go(0, 1)
+
+    def wait_and_sync(file: int) -> None:
+        seen.append(told.wait(3))
+        sync(file)
+
+    os.fsync = wait_and_sync
+    try:
+        checkpoints.save(1, wait=False)
+        told.set()
+        checkpoints.wait()
+    finally:
+        os.fsync = sync
+    assert seen and all(seen), "training waits until all is written"
 
 
 def check_wait(make: Make, folder: Path) -> None:

@@ -3,8 +3,6 @@
 The tests call these with `ParallelExperts`, and with the known-wrong ones of `tests/mutants/parallel/experts.py`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

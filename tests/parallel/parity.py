@@ -7,8 +7,6 @@ The tests give it the library's wrappers, and the known-wrong ones of `tests/mut
 ranks, and raises on all of them at the same point: so one call on the ranks can refuse many.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterable
@@ -146,40 +144,6 @@ def one_process(
     return found
 
 
-def parity(
-    side: Callable[..., Side],
-    wrap: Callable[..., Any],
-    problem: Problem,
-    optimizer: str,
-    *,
-    steps: int = 3,
-    micro_batches: int = 1,
-    max_norms: tuple[float, ...] = (),
-    schedule: str = "",
-    set_to_none: bool = True,
-    **how: Any,
-) -> None:
-    """At the start and after every step, all that `side` has of `wrap` is one process's. All ranks must call.
-
-    Models start with other weights on every rank where a wrapper must broadcast them; biases and norms are a group of
-    their own, without decay.
-    """
-    ours = side(wrap, problem, optimizer, **how)
-    pace, (_, batch) = Pace(schedule, ours.optimizer), problem(0)
-    shares = dist.get_world_size() * micro_batches if ours.shares_the_batch else 1
-    case = problem, optimizer, steps, shares, micro_batches, max_norms, ours.is_grouped, schedule, set_to_none
-    start, *wanted = one_process(*case, dist.get_world_size())
-    where = f"{getattr(wrap, '__name__', wrap)} with {optimizer} {how or ''}"
-    agree(ours.off(Step(None, None, {}, ours.weights()), start), f"{where} at the start: ")
-    for step, due in enumerate(wanted):
-        parts = [batch(micro_batches * step + number) for number in range(micro_batches)]
-        ours.optimizer.zero_grad(**({} if set_to_none else {"set_to_none": False}))
-        torch.manual_seed(mix(1, step) % 2**63)
-        found = ours.step(parts, max_norms[step] if max_norms else None, pace)
-        agree(ours.off(found, due), f"{where} in step {step}: ")
-    agree(ours.flaws(), f"{where}: ")
-
-
 class Side:
     """A wrapper and its optimizer, as `parity` sees them on this rank: its own share of a batch goes in."""
 
@@ -225,6 +189,40 @@ class Side:
                     due = self.part(plain, due)
                 said += off(f"{what} of {name}", tensor, due, self.limit)
         return said
+
+
+def parity(
+    side: Callable[..., Side],
+    wrap: Callable[..., Any],
+    problem: Problem,
+    optimizer: str,
+    *,
+    steps: int = 3,
+    micro_batches: int = 1,
+    max_norms: tuple[float, ...] = (),
+    schedule: str = "",
+    set_to_none: bool = True,
+    **how: Any,
+) -> None:
+    """At the start and after every step, all that `side` has of `wrap` is one process's. All ranks must call.
+
+    Models start with other weights on every rank where a wrapper must broadcast them; biases and norms are a group of
+    their own, without decay.
+    """
+    ours = side(wrap, problem, optimizer, **how)
+    pace, (_, batch) = Pace(schedule, ours.optimizer), problem(0)
+    shares = dist.get_world_size() * micro_batches if ours.shares_the_batch else 1
+    case = problem, optimizer, steps, shares, micro_batches, max_norms, ours.is_grouped, schedule, set_to_none
+    start, *wanted = one_process(*case, dist.get_world_size())
+    where = f"{getattr(wrap, '__name__', wrap)} with {optimizer} {how or ''}"
+    agree(ours.off(Step(None, None, {}, ours.weights()), start), f"{where} at the start: ")
+    for step, due in enumerate(wanted):
+        parts = [batch(micro_batches * step + number) for number in range(micro_batches)]
+        ours.optimizer.zero_grad(**({} if set_to_none else {"set_to_none": False}))
+        torch.manual_seed(mix(1, step) % 2**63)
+        found = ours.step(parts, max_norms[step] if max_norms else None, pace)
+        agree(ours.off(found, due), f"{where} in step {step}: ")
+    agree(ours.flaws(), f"{where}: ")
 
 
 def off(what: str, ours: Tensor | None, theirs: Tensor | None, limit: float | None = None) -> list[str]:

@@ -1,7 +1,5 @@
 """Models that make parallelism hard, each with its batches: a seed → the model, and step → the batch of all ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 
@@ -64,7 +62,6 @@ class Odd(nn.Module):
         self.register_buffer("offset", torch.randn(3).double())
 
     def forward(self, x: Tensor, choice: Tensor) -> Tensor:
-        """Some loss."""
         hidden = self.twice(torch.tanh(self.twice(x)))
         branch = self.left if choice[0] % 2 else self.right
         out = branch(hidden) + self.frozen(x) + x @ self.turned + self.offset
@@ -98,7 +95,6 @@ class Gated(nn.Module):
         self.shared, self.sometimes = shared, nn.Linear(5, 5)
 
     def forward(self, *, state: dict[str, Tensor], branch: int) -> dict[str, Tensor]:
-        """One layer."""
         weight = self.length * self.direction / self.direction.norm(dim=1, keepdim=True)
         x = state["x"] + torch.tanh(self.shared(state["x"]) @ weight)
         return {"x": torch.tanh(x if branch else x + self.sometimes(x))}
@@ -120,7 +116,6 @@ class Units(nn.Module):
         self.register_buffer("offset", torch.randn(5).double())
 
     def forward(self, x: Tensor, choice: Tensor) -> Tensor:
-        """Some loss."""
         first, frozen, tanh, norm = self.layers
         x = norm(tanh(frozen(tanh(first(x)))))
         state, branch = {"x": x + self.offset}, int(choice[0])

@@ -1,7 +1,5 @@
 """Wrappers as `parity` sees them: data parallelism, ZeRO 1 to 3, cut layers and sequences, grids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """What a rank of a tensor-parallel GPT holds, keeps and sends. Runs on ranks, and raises on all or on none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A backward pass that ended in an error leaves nothing behind once it is forgotten, and says so if it is not."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -1,6 +1,6 @@
 """Sharded checkpoints on real ranks: resumed is uninterrupted, N ranks save and M load, and ranks that are killed."""
 
-from __future__ import annotations
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,6 +15,9 @@ from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel import checkpoint_checks as checks
 
 run = ranks.run
+
+
+nightly, SIZES = pytest.mark.nightly, [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", checks.KINDS)
@@ -32,12 +35,12 @@ def test_what_is_forgotten_is_noticed(tmp_path, mutant):
         run(checks.check_resume, mutant, wrong.WRONG_RUNS[mutant], tmp_path, world_size=2, diagnose=False)
 
 
-@pytest.mark.parametrize("saving", [1, 2, 4])
+@pytest.mark.parametrize(("saving", "loads"), [(2, [4, 1]), *(pytest.param(n, SIZES, marks=nightly) for n in SIZES)])
 @pytest.mark.parametrize("kind", ["zero2", "zero3 bf16", "plain"])
-def test_other_numbers_of_ranks_load_the_same_tensors(tmp_path, kind, saving):
+def test_other_numbers_of_ranks_load_the_same_tensors(tmp_path, kind, saving, loads):
     saved = run(checks.save_one, Checkpoints, kind, tmp_path, world_size=saving, diagnose=False)
     whole = checks.joined([pieces for _, pieces in saved])
-    for loading in {1, 2, 3, 4} - {saving}:
+    for loading in loads:
         loaded = run(checks.load_one, Checkpoints, kind, tmp_path, world_size=loading, diagnose=False)
         checks.assert_equal(checks.joined([pieces for _, pieces in loaded]), whole, f"{saving} → {loading}")
         for weights, _ in loaded:
@@ -104,7 +107,7 @@ def test_torch_reads_it_without_us(tmp_path):
         assert torch.equal(flat[f"weights/{name}"].view(tensor.shape), tensor), name
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [4, *(pytest.param(n, marks=nightly) for n in (1, 2))])
 def test_a_rank_writes_its_part(tmp_path, world_size):
     run(checks.check_bytes, Checkpoints, tmp_path, world_size=world_size, diagnose=False)
 
@@ -123,10 +126,18 @@ def test_leaks_are_noticed(tmp_path):
         run(checks.check_no_leak, wrong.DoesNotCopy, tmp_path, world_size=2, diagnose=False)
 
 
+@pytest.mark.parametrize("make", [Checkpoints, wrong.WaitsAnyway], ids=["ours", "wrong"])
+def test_training_does_not_wait_for_a_save_in_the_background(tmp_path, make):
+    with pytest.raises(RankFailure, match="waits until all") if make is wrong.WaitsAnyway else nullcontext():
+        run(checks.check_goes_on, make, tmp_path, world_size=2, diagnose=False)
+
+
+@pytest.mark.timed
 def test_training_hardly_waits_for_a_save_in_the_background(tmp_path):
     run(checks.check_wait, Checkpoints, tmp_path, world_size=2, diagnose=False)
 
 
+@pytest.mark.timed
 def test_waiting_is_noticed(tmp_path):
     with pytest.raises(RankFailure, match="AssertionError: training waits"):
         run(checks.check_wait, wrong.WaitsAnyway, tmp_path, world_size=2, diagnose=False)
@@ -159,8 +170,9 @@ AROUND = [
 """Around the moments that count."""
 
 
-def test_a_save_that_is_killed_loses_nothing(tmp_path):
-    steps = killed(Checkpoints, tmp_path, SPREAD + AROUND)
+@pytest.mark.parametrize("spread", [SPREAD[9:10], pytest.param(SPREAD, marks=nightly)], ids=["one", "20"])
+def test_a_save_that_is_killed_loses_nothing(tmp_path, spread):
+    steps = killed(Checkpoints, tmp_path, spread + AROUND)
     assert steps[-5:] == [1, 2, 2, 2, 2], "nothing was published before the rename, and nothing lost after it"
 
 

@@ -1,7 +1,5 @@
 """A step over (pipeline, data, tensor, ZeRO): bytes held and sent, 16 bits, mistakes. Its steps: `test_parity.py`."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

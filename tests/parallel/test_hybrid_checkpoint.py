@@ -1,7 +1,5 @@
 """Checkpoints of a grid: resumed is uninterrupted, and another pipeline, other replicas, another ZeRO load the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
@@ -38,7 +36,6 @@ class Shape(NamedTuple):
     schedule: str = "1f1b"
 
     def grid(self, seed: int, **change: Any) -> HybridParallel:
-        """On these ranks."""
         config = dataclasses.replace(TIED, **change)
         how: dict[str, Any] = {"zero": self.zero, "schedule": self.schedule, "seed": seed, "dtype": torch.float64}
         return HybridParallel(config, Mesh(dict(zip(AXES, self.sizes))), micro_batches=2, **how)
@@ -109,7 +106,9 @@ def steady(shape: Shape) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape((2, 2, 2)), Shape((1, 2, 2), 3)], ids=lambda shape: f"{shape.sizes}, ZeRO {shape.zero}"
+    "shape",
+    [Shape((1, 2, 2), 3), pytest.param(Shape((2, 2, 2)), marks=pytest.mark.nightly)],
+    ids=lambda shape: f"{shape.sizes}, ZeRO {shape.zero}",
 )
 def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, shape):
     saved = on(shape, save, tmp_path)

@@ -4,8 +4,6 @@ A tied GPT; a module with a frozen, an unused and a rarely used layer and branch
 every odd unit; a GPT whose batch has fewer targets in one place than in another.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

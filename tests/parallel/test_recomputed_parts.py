@@ -1,7 +1,5 @@
 """Recompute where gradients are summed over ranks: those of a part that runs again must be summed, too, and once."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """State dealt by whole tensors: the deal, its bytes and the formula's. Its steps: `test_parity.py`."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Models whose units take and return what a pytree does not know: structures, objects, results from the middle."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import UserDict
 from collections.abc import Callable
@@ -62,7 +60,6 @@ class First(nn.Module):
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        """One tensor."""
         return self.module(x)[0]
 
 
@@ -83,7 +80,6 @@ class Block(nn.Module):
         self.linear, self.last, self.wrap = nn.Linear(WIDTH, WIDTH), LAST[last](), wrap
 
     def forward(self, given: Any) -> Any:
-        """One layer."""
         wrap, unwrap = WRAPS[self.wrap]
         return wrap(self.last(torch.tanh(self.linear(unwrap(given)))))
 
@@ -100,7 +96,6 @@ class Chain(nn.Module):
         self.double()
 
     def forward(self, x: Tensor, target: Tensor) -> Any:
-        """The wrapped loss."""
         wrap, unwrap = WRAPS[self.wrap]
         hidden = wrap(self.first(x))
         for block in self.blocks:
@@ -108,7 +103,6 @@ class Chain(nn.Module):
         return wrap((self.head(unwrap(hidden)) - target).square().mean())
 
     def unwrap(self, result: Any) -> Tensor:
-        """What `forward` has wrapped."""
         return WRAPS[self.wrap][1](result)
 
 
@@ -140,7 +134,6 @@ class Cached(Chain):
         self.blocks, self.needs = nn.ModuleList([Remembering() for _ in range(4)]).double(), needs
 
     def forward(self, x: Tensor, target: Tensor) -> SimpleNamespace:
-        """The loss, and everything else."""
         first = self.first(x)
         state = SimpleNamespace(x=first, kept=[], given=torch.sin(first))
         for block in self.blocks:

@@ -3,8 +3,6 @@
 The tests call these with the library's `Pipeline`, and with the known-wrong ones of `tests/mutants/parallel`.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence

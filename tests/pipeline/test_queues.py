@@ -4,8 +4,6 @@ Two ranks of an NCCL group have one queue: what they send each other starts in t
 come to it, and behind whatever the rank's own computing had waited for by then (PyTorch's `ProcessGroupNCCL`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """Known-wrong ring attentions, and what each must be told."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

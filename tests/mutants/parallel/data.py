@@ -1,7 +1,5 @@
 """Known-wrong data parallelism. Each class breaks one thing that `tests/parallel/test_data.py` must notice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,7 +33,6 @@ class NaiveSumForMean(NaiveDataParallel):
     """Forgets 1/p, one by one."""
 
     def synchronize(self) -> None:
-        """Add up only."""
         self.world_size = 1
         super().synchronize()
 
@@ -73,7 +70,6 @@ class ZerosForUnused(BucketedDataParallel):
     """Gives a parameter that nobody used a gradient of zeros, on which weight decay moves it."""
 
     def synchronize(self) -> None:
-        """Fill every hole."""
         for parameter in self._trainable:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -84,7 +80,6 @@ class OwnGradientForRare(BucketedDataParallel):
     """A rank that did not use a parameter keeps None while the others move it."""
 
     def synchronize(self) -> None:
-        """Take back what came from others."""
         unused = [parameter for parameter in self._trainable if parameter.grad is None]
         super().synchronize()
         for parameter in unused:
@@ -96,7 +91,6 @@ class DeafToNoSync(BucketedDataParallel):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Reduce anyway."""
         yield
         self.synchronize()
 
@@ -105,7 +99,6 @@ class SendsFrozen(BucketedDataParallel):
     """Sends gradients that do not exist, for frozen parameters too."""
 
     def synchronize(self) -> None:
-        """The right thing, and then some."""
         super().synchronize()
         for parameter in self._frozen:
             self._all_reduce(torch.zeros_like(parameter), self.group)

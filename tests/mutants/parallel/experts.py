@@ -1,7 +1,5 @@
 """Known-wrong layers of experts. Each is a ParallelExperts with one fault, and says what it must be told."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

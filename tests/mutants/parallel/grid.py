@@ -1,7 +1,5 @@
 """Known-wrong grids. Each is a `HybridParallel` with one fault, and says what it must be told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

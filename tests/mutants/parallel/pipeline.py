@@ -1,7 +1,5 @@
 """Known-wrong pipelines. Each class breaks one thing that `tests/pipeline/pipeline_checks.py` must notice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn
@@ -47,7 +45,6 @@ class Swapping(PipelineMessages):
     held: tuple[Message, Tensor] | None = None
 
     def send(self, message: Message | None, tensor: Tensor | None) -> None:
-        """Every other time, nothing; then two."""
         if message is None or tensor is None or message.what == "gradient":
             super().send(message, tensor)
         elif self.held is None:

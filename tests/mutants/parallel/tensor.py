@@ -1,7 +1,5 @@
 """Known-wrong tensor parallelism. Each makes a ParallelGPT with one fault, and says what it must be told."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

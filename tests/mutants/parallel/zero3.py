@@ -1,7 +1,5 @@
 """Known-wrong ZeRO-3. Each takes the arguments of `Zero3`, has one fault, and says what it must be told."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -22,7 +20,6 @@ class PlainCalledSharded(BucketedDataParallel):
         super().__init__(module, **settings)
 
     def parameters(self, recurse: bool = True) -> Any:
-        """Whole ones."""
         return self.module.parameters(recurse)
 
 
@@ -35,7 +32,6 @@ class NeverFrees(Zero3):
             bucket.reshard = bucket.finish_unshard  # type: ignore[method-assign]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Fresh weights, once for both passes."""
         for bucket in self.buckets:
             UnshardableFlatParameter.reshard(bucket)
         return super().forward(*args, **kwargs)
@@ -55,7 +51,6 @@ class SumForMean(Zero3):
     """Forgets 1/N."""
 
     def synchronize(self) -> None:
-        """Add up only."""
         for bucket in self.buckets:
             if bucket.mean is not None:
                 bucket.mean *= dist.get_world_size()
@@ -66,7 +61,6 @@ class KeepsTheLastPass(Zero3):
     """Forgets what earlier backward passes have left."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin with nothing."""
         for bucket in self.buckets:
             bucket.mean = None
         return super().forward(*args, **kwargs)
@@ -90,7 +84,6 @@ class KeepsTheOverflow(Zero3):
     """Leaves an overflow to the rank whose part it is in."""
 
     def synchronize(self) -> None:
-        """Nobody asks."""
         with mock.patch.object(zero3, "ask_everyone", about_users_only):
             super().synchronize()
 
@@ -99,7 +92,6 @@ class LocalNorm(Zero3):
     """Clips by the norm of this rank's shards."""
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """As on one device."""
         return clip_by_own_norm(self.parameters(), max_norm)
 
 
@@ -107,7 +99,6 @@ class PaddingInTheNorm(Zero3):
     """Pads with what happens to stand there, and takes the norm over all of the buckets."""
 
     def synchronize(self) -> None:
-        """Remember the buckets as they came."""
         self._means = [bucket.mean.clone() for bucket in self.buckets if bucket.mean is not None] or self._means
         padding = [
             len(bucket._flat) - sum(bucket.sizes) for bucket in self.buckets if bucket.parameters[0].requires_grad
@@ -118,7 +109,6 @@ class PaddingInTheNorm(Zero3):
         super().synchronize()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """The squares of all that was received."""
         squares = torch.stack([mean.square().sum() for mean in self._means]).sum()
         dist.all_reduce(squares)
         for shard in self.parameters():

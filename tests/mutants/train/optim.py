@@ -1,7 +1,5 @@
 """Known-wrong versions of the optimizers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Known-wrong versions of the mixed-precision recipe."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
