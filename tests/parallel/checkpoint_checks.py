@@ -96,15 +96,11 @@ class Training:
 
     def everything(self) -> dict[str, Any]:
         """What a run's future depends on, on this rank."""
-        pieces = {
-            f"{key}/{cut.name}/{cut.begin}": tensor.detach().flatten().clone()
-            for cut in saved_shards_of(self.model, self.optimizer)
-            for key, tensor in cut.tensors(self.rule).items()
-        }
+        own = {f"{name}/{begin}": tensor for name, _, begin, tensor in pieces(self.model, self.optimizer)}
         counts = [float(state["step"]) for state in self.rule.state.values() if "step" in state]
         weights = {f"model/{name}": tensor for name, tensor in self.weights().items()}
         known = {"counts": counts, "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict()}
-        return pieces | weights | known | {"random": torch.get_rng_state(), "lr": self.rule.param_groups[0]["lr"]}
+        return own | weights | known | {"random": torch.get_rng_state(), "lr": self.rule.param_groups[0]["lr"]}
 
 
 def assert_equal(found: dict[str, Any], wanted: dict[str, Any], when: str) -> None:
@@ -137,7 +133,7 @@ def save_one(make: Make, kind: Kind, folder: Path) -> tuple[dict[str, Any], list
     checkpoints = training.checkpoints(make, folder)
     training.go(0, 3)
     checkpoints.save(3)
-    return training.weights(), pieces(training)
+    return training.weights(), pieces(training.model, training.optimizer)
 
 
 def load_one(make: Make, kind: Kind, folder: Path, steps: int = 0) -> tuple[dict[str, Any], list[Any]]:
@@ -145,18 +141,19 @@ def load_one(make: Make, kind: Kind, folder: Path, steps: int = 0) -> tuple[dict
     training = Training(kind, seed=1)
     training.go(0, 1)  # a state of its own, which must go
     training.checkpoints(make, folder).load()
-    loaded = training.weights(), pieces(training)
+    loaded = training.weights(), pieces(training.model, training.optimizer)
     training.go(3, 3 + steps)
     return loaded
 
 
-def pieces(training: Training) -> list[Any]:
-    """(name, shape, place of the first element, elements) of weights and states on this rank."""
-    return [
+def pieces(model: Any, optimizer: Any) -> list[Any]:
+    """(name, shape, place of the first element, elements) of weights and states on this rank, by name."""
+    found = [
         (f"{key}/{cut.name}", cut.shape, cut.begin, tensor.detach().flatten().clone())
-        for cut in saved_shards_of(training.model, training.optimizer)
-        for key, tensor in cut.tensors(training.rule).items()
+        for cut in saved_shards_of(model, optimizer)
+        for key, tensor in cut.tensors(getattr(optimizer, "optimizer", optimizer)).items()
     ]
+    return sorted(found, key=lambda piece: piece[0])
 
 
 def joined(per_rank: list[list[Any]]) -> dict[str, Tensor]:

@@ -8,10 +8,12 @@ ranks, and raises on all of them at the same point: so one call on the ranks can
 """
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -308,3 +310,20 @@ def refused(world_size: int, mistakes: list[tuple[Callable[[], object], str]]) -
     everyone = ranks.run(told, *calls, world_size=world_size, timeout_s=120, diagnose=False)
     pairs = [(due, text) for said in everyone for (_, due), text in zip(mistakes, said, strict=True)]
     return [(due, text) for due, text in pairs if not re.search(due, text)]
+
+
+def on_ranks(*sizes: int, nightly: tuple[int, ...] = (), **how: Any) -> Callable[[Callable[..., None]], Any]:
+    """Make a check a test that runs on so many ranks, one size after the other, with the test's own arguments."""
+    marked = [*sizes, *(pytest.param(size, marks=pytest.mark.nightly) for size in nightly)]
+
+    def decorated(check: Callable[..., None]) -> Any:
+        @functools.wraps(check)
+        def test(world_size: int, **arguments: Any) -> None:
+            ranks.run(check, **arguments, world_size=world_size, **how)
+
+        own = list(inspect.signature(check).parameters.values())
+        size = inspect.Parameter("world_size", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([size, *own])  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("world_size", marked)(test)
+
+    return decorated

@@ -1,17 +1,17 @@
 """Ring attention and a GPT cut along its sequence: values, gradients, bytes, who works when. Steps: `test_parity`."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_kit import measure, ranks
+from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.parallel.context import (
     ContextParallelGPT,
-    Order,
     RingAttention,
     own_tokens,
     pieces,
@@ -21,7 +21,7 @@ from course_lib.parallel.context import (
 from course_lib.predict import Setup
 from course_lib.train.recompute import recompute_only
 from tests.mutants.parallel import context as wrong
-from tests.parallel.parity import accepted, agree, off, refused
+from tests.parallel.parity import accepted, agree, off, on_ranks, refused
 from tests.parallel.tensor_checks import saved_by
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=11, context=16)
@@ -54,12 +54,15 @@ def check_attention(attend, order):
 
 
 @pytest.mark.parametrize("order", ["plain", "zigzag"])
-@pytest.mark.parametrize("world_size", [2, 4, pytest.param(1, marks=pytest.mark.nightly)])
-def test_values_gradients_and_traffic_of_the_ring(world_size, order):
-    ranks.run(check_attention, ring_attention, order, world_size=world_size, diagnose=world_size == 2)
+@on_ranks(2, 4, nightly=(1,))
+def test_values_gradients_and_traffic_of_the_ring(order):
+    check_attention(ring_attention, order)
 
 
-def check_16_bits(order, autocast):
+@pytest.mark.parametrize("order", ["plain", "zigzag"])
+@pytest.mark.parametrize("autocast", [False, True])
+@on_ranks(4, diagnose=False)
+def test_in_16_bits_only_what_is_kept_or_sent_is_rounded(order, autocast):
     """Output and gradients in bf16 lie within roundings of full attention in float64 on the same 16-bit arguments."""
     torch.manual_seed(0)
     whole = [torch.randn(2, 3, 256, 8, dtype=torch.bfloat16) for _ in range(3)]
@@ -83,13 +86,8 @@ def check_16_bits(order, autocast):
         assert distance < limit, f"the gradient of the {name} is off by {distance:.1e}"
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_in_16_bits_only_what_is_kept_or_sent_is_rounded(autocast):
-    for order in ("plain", "zigzag"):
-        ranks.run(check_16_bits, order, autocast, world_size=4, diagnose=False)
-
-
-def check_recomputed():
+@on_ranks(2)
+def test_a_ring_can_be_recomputed():
     """Loss and gradients of a ring that runs again in the backward pass are those of one that keeps its tensors."""
     tokens = torch.randint(0, 11, (2, 16), generator=torch.Generator().manual_seed(0))
     kept, again = (ContextParallelGPT(GPT(SMALL, dtype=torch.float64)) for _ in range(2))
@@ -102,11 +100,8 @@ def check_recomputed():
         assert p.grad is not None and q.grad is not None and torch.equal(p.grad, q.grad), name
 
 
-def test_a_ring_can_be_recomputed():
-    ranks.run(check_recomputed, world_size=2)
-
-
-def check_bytes():
+@on_ranks(2, 4)
+def test_a_rank_keeps_and_sends_its_share():
     """What a rank keeps and sends in a step of 2 sequences of 32 tokens equals the formulas."""
     config = dataclasses.replace(SMALL, context=32)
     setup = Setup(config, 2, context=dist.get_world_size())
@@ -122,11 +117,6 @@ def check_bytes():
     assert sent.observed_bytes is None or sent.observed_bytes >= 0.99 * sum(due.values())
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_a_rank_keeps_and_sends_its_share(world_size):
-    ranks.run(check_bytes, world_size=world_size)
-
-
 def test_who_works_when():
     """Four ranks, half squares on the diagonal. In plain order the first rank waits, and the last sets the pace."""
     plain, zigzag = work("plain", 4), work("zigzag", 4)
@@ -136,25 +126,18 @@ def test_who_works_when():
     assert [pieces("zigzag", 4, rank) for rank in range(4)] == [[0, 7], [1, 6], [2, 5], [3, 4]]
 
 
-def computed(order):
-    """Floating-point operations of this rank's forward pass around the ring."""
+@pytest.mark.parametrize("order", ["plain", "zigzag"])
+@on_ranks(4)
+def test_the_imbalance_is_what_the_ranks_really_compute(order):
+    """Products only: in plain order a piece against itself is computed whole and half of it thrown away."""
     q, k, v = (torch.ones(1, 1, 32, 4) for _ in range(3))
     with measure.flops() as counted:
         ring_attention(q, k, v, order)
-    return counted.total
-
-
-def test_the_imbalance_is_what_the_ranks_really_compute():
-    """Products only: a piece against itself is computed whole and half of it thrown away."""
-    whole_diagonal = {0.5: 1.0}
-    orders: list[tuple[Order, dict[float, float] | None]] = [("plain", whole_diagonal), ("zigzag", None)]
-    for order, diagonal in orders:
-        flops = ranks.run(computed, order, world_size=4)
-        if diagonal is None:
-            assert len(set(flops)) == 1, flops
-        else:
-            due = [sum(diagonal.get(row[rank], row[rank]) for row in work(order, 4)) for rank in range(4)]
-            assert [count / flops[0] for count in flops] == due
+    flops: list[Any] = [None] * 4
+    dist.all_gather_object(flops, counted.total)
+    whole = {0.5: 1.0} if order == "plain" else {}
+    due = [sum(whole.get(row[rank], row[rank]) for row in work(order, 4)) for rank in range(4)]
+    assert [count / flops[0] for count in flops] == [load / due[0] for load in due]
 
 
 def refuse(part, how=None):

@@ -13,7 +13,7 @@ from course_lib import predict
 from course_lib.parallel import BucketedDataParallel, NaiveDataParallel, plan_buckets
 from course_lib.train.recompute import recompute
 from tests.mutants.parallel import data as wrong
-from tests.parallel.parity import accepted, agree, own, parity
+from tests.parallel.parity import accepted, agree, on_ranks, own, parity
 from tests.parallel.problems import gpt, odd
 from tests.parallel.sides import Replicas
 
@@ -44,15 +44,15 @@ def check_traffic(wrap, problem, bucket_bytes):
             agree(least <= n <= most or world_size == 1, f"sent {n} messages, where {least} to {most} are needed")
 
 
-@pytest.mark.parametrize("world_size", [2, 4, pytest.param(1, marks=pytest.mark.nightly)])
-def test_traffic_is_as_predicted(world_size):
+@on_ranks(2, 4, nightly=(1,))
+def test_traffic_is_as_predicted():
     for bucket_bytes in (1, 256, 2**20):
         for problem in (gpt, odd):
-            args = (BucketedDataParallel, problem, bucket_bytes)
-            ranks.run(check_traffic, *args, world_size=world_size, diagnose=world_size == 2)
+            check_traffic(BucketedDataParallel, problem, bucket_bytes)
 
 
-def naive_traffic():
+@on_ranks(2)
+def test_the_naive_one_sends_a_message_for_each_parameter_used():
     module, batch = odd(0)
     replica = NaiveDataParallel(module)
     with measure.traffic() as sent:
@@ -60,31 +60,24 @@ def naive_traffic():
         replica.synchronize()
     used = [p for p in module.parameters() if p.grad is not None]
     n_bytes = sum(p.nbytes for p in used) + 4 * sum(p.requires_grad for p in module.parameters())
-    return sent.total_bytes == n_bytes and sent.total_messages == len(used) + 1 and len(used) < 13
+    assert sent.total_bytes == n_bytes and sent.total_messages == len(used) + 1 and len(used) < 13
 
 
-def test_the_naive_one_sends_a_message_for_each_parameter_used():
-    assert all(ranks.run(naive_traffic, world_size=2))
-
-
-def in_a_group():
-    group: Any = dist.new_group([1, 3])
-    if dist.get_rank() not in (1, 3):
-        return None
-    layer = nn.Linear(2, 1)
-    nn.init.constant_(layer.weight, float(dist.get_rank()))
-    replica = BucketedDataParallel(layer, group=group)
-    replica(torch.full((1, 2), float(dist.get_rank()))).sum().backward()
-    replica.synchronize()
-    assert layer.weight.grad is not None
-    return layer.weight.tolist(), layer.weight.grad.tolist()
-
-
+@on_ranks(4)
 def test_a_group_is_an_argument():
-    assert ranks.run(in_a_group, world_size=4) == [None, ([[1, 1]], [[2, 2]])] * 2
+    group: Any = dist.new_group([1, 3])
+    if dist.get_rank() in (1, 3):
+        layer = nn.Linear(2, 1)
+        nn.init.constant_(layer.weight, float(dist.get_rank()))
+        replica = BucketedDataParallel(layer, group=group)
+        replica(torch.full((1, 2), float(dist.get_rank()))).sum().backward()
+        replica.synchronize()
+        assert layer.weight.grad is not None
+        assert (layer.weight.tolist(), layer.weight.grad.tolist()) == ([[1, 1]], [[2, 2]])
 
 
-def order_of_use():
+@on_ranks(2)
+def test_buckets_follow_the_order_of_use():
     """Registered in another order than used: after the first step, the buckets follow the use."""
 
     class Shuffled(nn.Module):
@@ -96,35 +89,22 @@ def order_of_use():
             return self.third(self.second(self.first(x))).sum()
 
     module = Shuffled()
-    replica = BucketedDataParallel(module, bucket_bytes=1)
-    orders = []
-    for _ in range(2):
-        orders.append([bucket.parameters[0] for bucket in replica.buckets])
+    replica, names = BucketedDataParallel(module, bucket_bytes=1), {p: name for name, p in module.named_parameters()}
+    for due in (["first", "third", "second"], ["third", "second", "first"]):
+        assert [names[bucket.parameters[0]].split(".")[0] for bucket in replica.buckets] == due
         replica(torch.ones(1, 2)).backward()
-        launched = sum(bucket.work is not None for bucket in replica.buckets)
-        assert launched == 3, f"{launched} of 3 buckets left during the backward pass"
+        assert all(bucket.work is not None for bucket in replica.buckets), "sent during the backward pass"
         replica.synchronize()
-    names = {p: name for name, p in module.named_parameters()}
-    return [[names[p].split(".")[0] for p in order] for order in orders]
 
 
-def test_buckets_follow_the_order_of_use():
-    for first, second in ranks.run(order_of_use, world_size=2):
-        assert first == ["first", "third", "second"]
-        assert second == ["third", "second", "first"]
-
-
-def held_bytes():
+@on_ranks(2)
+def test_gradients_live_in_the_bucket_and_nowhere_else():
     module = nn.Linear(64, 64)
     replica = BucketedDataParallel(module)
     replica(torch.ones(1, 64)).sum().backward()
     replica.synchronize()
     storages = {p.grad.untyped_storage().data_ptr() for p in module.parameters() if p.grad is not None}
-    return len(storages) == 1 and replica.buckets[0].flat.numel() == 64 * 64 + 64 + 2
-
-
-def test_gradients_live_in_the_bucket_and_nowhere_else():
-    assert all(ranks.run(held_bytes, world_size=2))
+    assert len(storages) == 1 and replica.buckets[0].flat.numel() == 64 * 64 + 64 + 2
 
 
 def forgotten_synchronize():
@@ -196,36 +176,30 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+@on_ranks(2)
 def test_mistakes_are_told(mistake):
-    ranks.run(mistake, world_size=2)
+    mistake()
 
 
-def wrapped_again():
+@on_ranks(2)
+def test_a_wrapper_that_is_gone_leaves_no_hooks():
     module = nn.Linear(2, 1)
     BucketedDataParallel(module, bucket_bytes=1)
     replica = BucketedDataParallel(module)
     with measure.traffic() as sent:
         replica(torch.ones(1, 2)).sum().backward()
         replica.synchronize()
-    return sent.messages["all_reduce"]
+    assert sent.messages["all_reduce"] == 1
 
 
-def test_a_wrapper_that_is_gone_leaves_no_hooks():
-    assert ranks.run(wrapped_again, world_size=2) == [1, 1]
-
-
-def one_rank_does_not_take_part():
+@on_ranks(2)
+def test_a_rank_without_a_batch_counts_as_zero():
     layer = nn.Linear(2, 1, bias=False)
     replica = BucketedDataParallel(layer)
     if dist.get_rank() == 0:
         replica(torch.full((1, 2), 4.0)).sum().backward()
     replica.synchronize()
-    assert layer.weight.grad is not None
-    return layer.weight.grad.tolist()
-
-
-def test_a_rank_without_a_batch_counts_as_zero():
-    assert ranks.run(one_rank_does_not_take_part, world_size=2) == [[[2, 2]]] * 2
+    assert layer.weight.grad is not None and layer.weight.grad.tolist() == [[2, 2]]
 
 
 def one_rank_never_synchronizes():

@@ -9,14 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_kit import ranks
 from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT
 from course_lib.parallel import tensor
 from course_lib.parallel.tensor_gpt import ParallelGPT, shardings, whole_state_dict
 from course_lib.train.precision import CastPolicy
 from tests.mutants.parallel import tensor as wrong
-from tests.parallel.parity import accepted, parity, refused
+from tests.parallel.parity import accepted, on_ranks, parity, refused
 from tests.parallel.sides import Cut
 from tests.parallel.tensor_checks import check_bytes
 from tests.parallel.test_parity import PADDED, but
@@ -27,39 +26,33 @@ WIDE = dataclasses.replace(SMALL, width=32, heads=8)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_bytes_held_and_sent_equal_the_formulas(world_size, sequence_parallel):
-    ranks.run(check_bytes, ParallelGPT, WIDE, sequence_parallel, world_size=world_size, diagnose=False)
+@on_ranks(2, 4, diagnose=False)
+def test_bytes_held_and_sent_equal_the_formulas(sequence_parallel):
+    check_bytes(ParallelGPT, WIDE, sequence_parallel)
 
 
-def test_logits_without_targets_are_whole_on_every_rank():
-    def compare():
-        gpt = GPT(SMALL, dtype=torch.float64)
-        tokens = torch.arange(8).view(1, 8)
-        parts = [ParallelGPT(gpt, None, sequence_parallel)(tokens) for sequence_parallel in (False, True)]
-        return [(part - gpt(tokens)).abs().max().item() for part in parts]
-
-    assert all(max(off) < 1e-14 for off in ranks.run(compare, world_size=4))
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@on_ranks(4)
+def test_logits_without_targets_are_whole_on_every_rank(sequence_parallel):
+    gpt, tokens = GPT(SMALL, dtype=torch.float64), torch.arange(8).view(1, 8)
+    assert (ParallelGPT(gpt, None, sequence_parallel)(tokens) - gpt(tokens)).abs().max() < 1e-14
 
 
+@on_ranks(4)
 def test_a_group_that_is_not_the_world():
     """Two groups of two, each with a GPT of its own seed."""
-
-    def two_pairs():
-        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-        mine = dist.get_rank() // 2
-        gpt = GPT(SMALL, seed=mine, dtype=torch.float64)
-        group: Any = groups[mine]
-        split = ParallelGPT(gpt, group, sequence_parallel=True)
-        tokens = torch.arange(9).view(1, 9)
-        return abs(float(split(tokens[:, :-1], tokens[:, 1:]) - gpt(tokens[:, :-1], tokens[:, 1:])))
-
-    assert max(ranks.run(two_pairs, world_size=4)) < 1e-14
+    groups, mine = [dist.new_group([0, 1]), dist.new_group([2, 3])], dist.get_rank() // 2
+    gpt, group, tokens = GPT(SMALL, seed=mine, dtype=torch.float64), groups[mine], torch.arange(9).view(1, 9)
+    split = ParallelGPT(gpt, group, sequence_parallel=True)  # type: ignore[arg-type]
+    assert abs(float(split(tokens[:, :-1], tokens[:, 1:]) - gpt(tokens[:, :-1], tokens[:, 1:]))) < 1e-14
 
 
-def in_bf16(policy, sequence_parallel):
-    """The largest distance of a gradient from the whole model's under the same policy, over its length."""
-    gpt, tokens, off = GPT(SMALL), torch.arange(16).view(2, 8) % 11, []
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("policy", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)])
+@on_ranks(2, diagnose=False)
+def test_mixed_precision_passes_through_cut_layers(policy, sequence_parallel):
+    """Gradients are a few roundings of bf16 apart, since ranks' terms are rounded before they are added."""
+    gpt, tokens = GPT(SMALL), torch.arange(16).view(2, 8) % 11
     ours = ParallelGPT(gpt, None, sequence_parallel)
     with policy():
         losses = [model(tokens, tokens.flip(0)) for model in (gpt, ours)]
@@ -70,16 +63,8 @@ def in_bf16(policy, sequence_parallel):
         cut, whole = known.get(name), theirs[name].grad
         assert whole is not None and p.grad is not None and p.grad.dtype == torch.float32
         part = own_part(whole, cut.dim, None, cut.blocks) if cut else whole
-        off.append(float((p.grad - part).norm() / part.norm()))
-    return max(off)
-
-
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("policy", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_mixed_precision_passes_through_cut_layers(policy, sequence_parallel):
-    """A few roundings of bf16 apart, since ranks' terms are rounded before they are added."""
-    off = ranks.run(in_bf16, policy, sequence_parallel, world_size=2, diagnose=False)
-    assert max(off) < 8 * torch.finfo(torch.bfloat16).eps
+        off = float((p.grad - part).norm() / part.norm())
+        assert off < 8 * torch.finfo(torch.bfloat16).eps, f"the gradient of {name} is off by {off:.1e}"
 
 
 FROZEN = ("token_embedding", "0.attention.qkv", "0.attention.out", "1.mlp", "final_norm")
@@ -98,7 +83,9 @@ class PartlyFrozen:
         return gpt, PADDED.batch
 
 
-def steps_of_a_frozen_gpt(sequence_parallel):
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@on_ranks(2, diagnose=False)
+def test_a_gpt_that_is_cut_trains_what_the_whole_one_trains(sequence_parallel):
     """What is frozen in the whole one stays frozen; the joined weights are the whole one's after these steps."""
     split = functools.partial(ParallelGPT, group=None, sequence_parallel=sequence_parallel)
     parity(Cut, split, PartlyFrozen(False), "adam", steps=2)
@@ -108,11 +95,6 @@ def steps_of_a_frozen_gpt(sequence_parallel):
     assert abs(ours(*batch(0)) - gpt(*batch(0))) < 1e-11
     whole = whole_state_dict(ours)
     assert all(torch.equal(whole[name], parameter) for name, parameter in gpt.named_parameters())
-
-
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_a_gpt_that_is_cut_trains_what_the_whole_one_trains(sequence_parallel):
-    ranks.run(steps_of_a_frozen_gpt, sequence_parallel, world_size=2, diagnose=False)
 
 
 def split(**change):

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_kit import measure, ranks
+from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.zero import ZeroOptimizer
@@ -19,11 +19,9 @@ from course_lib.train.gradients import gradients_of as all_gradients
 from course_lib.train.precision import LossScaler
 from course_lib.train.recompute import recompute
 from tests.mutants.parallel import zero as wrong
-from tests.parallel.parity import RULES, accepted, agree, off, parity, refused
+from tests.parallel.parity import RULES, accepted, agree, off, on_ranks, parity, refused
 from tests.parallel.problems import TINY, gpt
 from tests.parallel.sides import Zero
-
-nightly = pytest.mark.nightly
 
 SCALES = {"init_scale": 2.0**18, "growth_interval": 2}
 """The tiny GPT's gradients overflow fp16 at 2^18 on every rank, at 2^17 on one or two of four."""
@@ -85,16 +83,12 @@ def fp16_gradients(model: nn.Module, share: Any, scale: float) -> list[torch.Ten
     return [gradient.half() for gradient in gradients]
 
 
-def every_scaler():
+@on_ranks(2, 4, nightly=(1,), diagnose=False)
+def test_fp16_with_a_loss_scaler_skips_the_single_devices_steps():
+    """Under the course's scaler and PyTorch's; with clipping, and accumulation."""
     check_fp16(ZeroOptimizer, 1)
     theirs = functools.partial(torch.amp.GradScaler, "cpu")  # type: ignore[attr-defined]
     check_fp16(ZeroOptimizer, 2, theirs, passes=2)
-
-
-@pytest.mark.parametrize("world_size", [2, 4, pytest.param(1, marks=nightly)])
-def test_fp16_with_a_loss_scaler_skips_the_single_devices_steps(world_size):
-    """Under the course's scaler and PyTorch's; with clipping, and accumulation."""
-    ranks.run(every_scaler, world_size=world_size, diagnose=False)
 
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, vocab_size=40, context=8)
@@ -136,17 +130,20 @@ def check_bytes(zero: Callable[..., Any], stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize("world_size", [2, 4, pytest.param(1, marks=nightly)])
-def test_a_rank_holds_and_sends_the_bytes_of_the_paper(world_size, stage):
-    ranks.run(check_bytes, ZeroOptimizer, stage, world_size=world_size, diagnose=False)
+@on_ranks(2, 4, nightly=(1,), diagnose=False)
+def test_a_rank_holds_and_sends_the_bytes_of_the_paper(stage):
+    check_bytes(ZeroOptimizer, stage)
 
 
-def check_gathered(zero: Callable[..., Any], stage: int, dtype: torch.dtype) -> None:
-    """Masters and mean gradients are whole on every rank, in the bytes of the formula. All ranks must call."""
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@on_ranks(3, nightly=(2,), diagnose=False)
+def test_masters_and_gradients_can_be_gathered(stage, dtype):
+    """Masters and mean gradients are whole on every rank, in the bytes of the formula."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model, whole = (nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 3), nn.Linear(2, 2)).to(dtype) for _ in range(2))
     model[1].weight.requires_grad_(False)
-    optimizer = zero(model.parameters(), torch.optim.SGD, stage=stage, bucket_bytes=64, lr=2.0**-12)
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.SGD, stage=stage, bucket_bytes=64, lr=2.0**-12)
     whole.load_state_dict(model.state_dict())
     x = torch.randint(-2, 3, (world_size, 5), generator=torch.Generator().manual_seed(3)).to(dtype)
     wide = torch.promote_types(dtype, torch.float32)
@@ -177,16 +174,6 @@ def check_gathered(zero: Callable[..., Any], stage: int, dtype: torch.dtype) -> 
         assert any(not torch.equal(m, m.bfloat16().float()) for m in masters.values()), "rounded masters"
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("world_size", [pytest.param(2, marks=nightly), 3])
-def test_masters_and_gradients_can_be_gathered(world_size, dtype):
-    def both_stages():
-        for stage in (1, 2):
-            check_gathered(ZeroOptimizer, stage, dtype)
-
-    ranks.run(both_stages, world_size=world_size, diagnose=False)
-
-
 def test_known_wrong_ones_are_refused():
     cases = {wrap: ("in step 0", parity, Zero, wrap, gpt, "sgd", {}) for wrap in wrong.WRONG_WEIGHTS}
     clips = {"max_norms": (0.05,) * 3}
@@ -196,19 +183,17 @@ def test_known_wrong_ones_are_refused():
     assert accepted(4, cases) == {}
 
 
+@on_ranks(2)
 def test_a_meter_may_be_opened_while_gradients_wait():
     """It reads no gradient, so the pieces' list lets it pass."""
-
-    def held():
-        model = torch.nn.Linear(4, 4)
-        optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1)
-        model(torch.ones(1, 4)).sum().backward()
-        optimizer.step()  # its gradients stay until zero_grad, as any optimizer's do
-        with measure.memory(model, optimizer.optimizer) as record:
-            return int(record.now.optimizer)
-
+    model = nn.Linear(4, 4)
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()  # its gradients stay until zero_grad, as any optimizer's do
+    with measure.memory(model, optimizer.optimizer) as record:
+        held = int(record.now.optimizer)
     # two moments of 10 elements, and a step count for each piece: the bias and 6 of the matrix, or 10 of the matrix
-    assert ranks.run(held, world_size=2) == [2 * 4 * 10 + 2 * 4, 2 * 4 * 10 + 4]
+    assert held == 2 * 4 * 10 + (2, 1)[dist.get_rank()] * 4
 
 
 def small(stage, layers=None):
@@ -289,5 +274,6 @@ def test_mistakes_are_told():
     assert refused(2, MISTAKES) == []
 
 
+@on_ranks(2)
 def test_assigned_gradients_count_in_stage_1():
-    ranks.run(assigned, 1, world_size=2)
+    assigned(1)

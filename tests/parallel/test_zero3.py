@@ -17,14 +17,10 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
 from course_pages.shared.who_sends import between_nodes, matrix
 from tests.mutants.parallel import zero3 as wrong
-from tests.parallel.parity import RULES, accepted, agree, off, own, parity, refused
+from tests.parallel.parity import RULES, accepted, agree, off, on_ranks, own, parity, refused
 from tests.parallel.problems import TINY, gpt, units
 from tests.parallel.sides import Sharded
 from tests.parallel.test_parity import nodes
-
-
-def on_ranks(check, *args, world_size):
-    return ranks.run(check, *args, world_size=world_size, timeout_s=60, diagnose=False)
 
 
 def check_16_bits(wrap, dtype, passes):
@@ -65,8 +61,9 @@ def check_16_bits(wrap, dtype, passes):
 
 
 @pytest.mark.parametrize(("dtype", "passes"), [(torch.bfloat16, 2), (torch.float16, 1)])
+@on_ranks(4, diagnose=False)
 def test_16_bit_weights_have_masters(dtype, passes):
-    on_ranks(check_16_bits, Zero3, dtype, passes, world_size=4)
+    check_16_bits(Zero3, dtype, passes)
 
 
 def check_overflow(wrap):
@@ -89,8 +86,9 @@ def check_overflow(wrap):
         hook.remove()
 
 
+@on_ranks(4, diagnose=False)
 def test_an_overflow_on_one_rank_skips_the_step_on_all():
-    on_ranks(check_overflow, Zero3, world_size=4)
+    check_overflow(Zero3)
 
 
 CONFIG = GPTConfig(layers=8, width=64, heads=2, vocab_size=32, context=8)
@@ -152,9 +150,9 @@ def check_traffic(model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor, 
 
 
 @pytest.mark.parametrize(("dtype", "prefetch"), [(torch.bfloat16, True), (torch.float32, False)])
-@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.nightly), 4])
-def test_a_rank_holds_and_sends_the_bytes_of_the_paper(world_size, dtype, prefetch):
-    on_ranks(check_bytes, Zero3, dtype, prefetch, world_size=world_size)
+@on_ranks(4, nightly=(2,), diagnose=False)
+def test_a_rank_holds_and_sends_the_bytes_of_the_paper(dtype, prefetch):
+    check_bytes(Zero3, dtype, prefetch)
 
 
 def test_known_wrong_ones_are_refused():
@@ -191,11 +189,11 @@ def test_only_the_mean_of_the_shards_crosses_between_nodes():
     """Ψ bytes: inside, 3Ψ over 2 ranks; across, an all-reduce of Ψ/2 over 2. Over all ranks, twice as much
     crosses and more."""
     n_bytes = 4 * sum(p.numel() for p in GPT(CONFIG).parameters())
-    sent = matrix(on_ranks(sent_in_a_step, True, world_size=4), observed=True)
+    sent = matrix(ranks.run(sent_in_a_step, True, world_size=4, diagnose=False), observed=True)
     for rank in range(4):
         assert sent[rank][rank ^ 1] == pytest.approx(3 * predict.all_gather(n_bytes, 2).bytes, rel=0.05)
         assert sent[rank][rank ^ 2] == pytest.approx(predict.all_reduce(n_bytes // 2, 2).bytes, rel=0.05)
-    everywhere = matrix(on_ranks(sent_in_a_step, False, world_size=4), observed=True)
+    everywhere = matrix(ranks.run(sent_in_a_step, False, world_size=4, diagnose=False), observed=True)
     assert between_nodes(everywhere, 2) > 1.9 * between_nodes(sent, 2)
 
 
@@ -208,37 +206,30 @@ def rotary(seed):
     return module
 
 
+@on_ranks(2)
 def test_what_is_not_saved_is_in_no_state():
-    def states():
-        model, plain = Zero3(rotary(0)), rotary(1).state_dict()
-        assert "angles" not in model.state_dict() and "seen" in model.state_dict()
-        model.load_gathered_state_dict(plain)
-        again = model.gathered_state_dict()
-        assert again.keys() == plain.keys() and all(torch.equal(again[name], plain[name]) for name in plain)
-        model.load_gathered_state_dict(again)
-        assert model.module.get_buffer("angles").tolist() == [1.0, 1.0]
-
-    on_ranks(states, world_size=2)
+    model, plain = Zero3(rotary(0)), rotary(1).state_dict()
+    assert "angles" not in model.state_dict() and "seen" in model.state_dict()
+    model.load_gathered_state_dict(plain)
+    again = model.gathered_state_dict()
+    assert again.keys() == plain.keys() and all(torch.equal(again[name], plain[name]) for name in plain)
+    model.load_gathered_state_dict(again)
+    assert model.module.get_buffer("angles").tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["0.bias", "seen"])
-@pytest.mark.parametrize("wrong", ["missing", "another shape"])
-def test_a_state_of_another_module_changes_nothing(name, wrong):
-    def tried():
-        model, state = Zero3(rotary(0)), rotary(1).state_dict()
+@on_ranks(2)
+def test_a_state_of_another_module_changes_nothing(name):
+    model, state = Zero3(rotary(0)), rotary(1).state_dict()
+    before = model.gathered_state_dict()
+    for found in (r"\(7,\)", "nothing"):
         state[name] = torch.zeros(7)
-        if wrong == "missing":
+        if found == "nothing":
             del state[name]
-        before = model.gathered_state_dict()
-        try:
+        with pytest.raises(ValueError, match=rf"1 tensors differ: {name}: found {found}, needed \("):
             model.load_gathered_state_dict(state)
-        except ValueError as problem:
-            after = model.gathered_state_dict()
-            return str(problem), all(torch.equal(before[key], after[key]) for key in before)
-
-    for said, same in on_ranks(tried, world_size=2):
-        found = "nothing" if wrong == "missing" else "(7,)"
-        assert same and f"1 tensors differ: {name}: found {found}, needed (" in said
+        after = model.gathered_state_dict()
+        assert all(torch.equal(before[key], after[key]) for key in before)
 
 
 def _small(optimizer=torch.optim.SGD):
@@ -248,43 +239,39 @@ def _small(optimizer=torch.optim.SGD):
     return model, optimizer(model.parameters(), lr=0.5)
 
 
+@on_ranks(2)
 def test_a_backward_pass_through_older_weights_is_refused():
     """As torch's own in-place steps and ZeRO-1 are; the same two losses before the step are fine."""
-
-    def too_late():
-        model, optimizer = _small()
-        x = torch.ones(2, 4)
-        first, second = model(x).sum(), model(x).square().sum()
-        first.backward()
-        model.synchronize()
-        optimizer.step()
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            second.backward()
-        model.zero_grad()
-        model(x).sum().backward()
-        model.synchronize()
-        optimizer.step()
-
-    on_ranks(too_late, world_size=2)
+    model, optimizer = _small()
+    x = torch.ones(2, 4)
+    first, second = model(x).sum(), model(x).square().sum()
+    first.backward()
+    model.synchronize()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.backward()
+    model.zero_grad()
+    model(x).sum().backward()
+    model.synchronize()
+    optimizer.step()
 
 
+@on_ranks(2)
 def test_another_optimizers_step_changes_nothing():
-    def meanwhile():
-        model, _ = _small()
-        other = torch.nn.Linear(2, 2)
-        loss = model(torch.ones(2, 4)).sum()
-        other(torch.ones(1, 2)).sum().backward()
-        torch.optim.SGD(other.parameters(), lr=0.1).step()
-        loss.backward()
-        model.synchronize()
-        assert all(shard.grad is not None for shard in model.parameters())
-
-    on_ranks(meanwhile, world_size=2)
+    model, _ = _small()
+    other = torch.nn.Linear(2, 2)
+    loss = model(torch.ones(2, 4)).sum()
+    other(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(other.parameters(), lr=0.1).step()
+    loss.backward()
+    model.synchronize()
+    assert all(shard.grad is not None for shard in model.parameters())
 
 
-def states():
-    """Of a wrapped module: parameters are freed, it evaluates, a whole state comes and goes, shards are what is stored;
-    `zero_grad` forgets a pass that was not synchronized."""
+@on_ranks(3)
+def test_whole_weights_come_and_go():
+    """Parameters are freed, it evaluates, a whole state comes and goes, shards are what is stored; `zero_grad` forgets
+    a pass that was not synchronized."""
     model, batch = Zero3(units(seed=0)[0]), units(seed=0)[1](0)
     before = model.gathered_state_dict()
     assert all(parameter.isnan().all().item() for parameter in model.module.parameters())
@@ -299,10 +286,6 @@ def states():
     model.synchronize()
     assert all(shard.grad is None for shard in model.parameters())
     assert all(model.state_dict()[name].ndim == 1 for name, _ in model.named_parameters())
-
-
-def test_whole_weights_come_and_go():
-    on_ranks(states, world_size=3)
 
 
 def clips_a_shard():
