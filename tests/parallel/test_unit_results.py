@@ -13,13 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_kit import measure, ranks
+from course_kit import measure
 from course_lib import predict
 from course_lib.offload.disk import Disk
 from course_lib.offload.on_disk import DiskOffloadedModel
 from course_lib.parallel.layerwise import find_tensors
 from course_lib.parallel.zero3 import Zero3
-from tests.parallel.parity import agree, parity, refused
+from tests.offload.beside import ADAMW, Beside
+from tests.parallel.parity import agree, on_ranks, parity, refused
 from tests.parallel.sides import Sharded
 from tests.parallel.unit_results import (
     LAST,
@@ -49,9 +50,10 @@ def bytes_of(module: nn.Module, loss: Callable[[Zero3], Tensor]) -> tuple[float,
     return sum(sent.modelled_bytes.values()), sum(each.bytes for each in due.values()) + asked
 
 
-def check_gathered() -> None:
+@on_ranks(3, diagnose=False)
+def test_masters_and_gradients_can_be_gathered() -> None:
     """Masters and mean gradients of bf16 weights: fp32, whole, in order, without what nobody has used; and their
-    bytes. All ranks must call."""
+    bytes."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     module = Chain("nested", "Linear", seed=0).bfloat16()
     module.blocks.append(Block("nested", "PReLU").bfloat16().requires_grad_(False))
@@ -125,51 +127,38 @@ class Made:
         return self.kind(*self.args, seed), lambda step: batch(step, 2 * dist.get_world_size())
 
 
-def every(cases: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize("cases", [SOME, pytest.param(CASES, marks=pytest.mark.nightly)], ids=["some", "all"])
+@on_ranks(2, diagnose=False)
+def test_every_step_equals_one_process_whatever_units_return(cases: list[tuple[str, str]]) -> None:
     """Each of both with both optimizers, and with prefetch or without."""
     for number, case in enumerate(cases):
         optimizer, prefetch = ("sgd", "adam")[number % 2], number % 2 == 0
         parity(Sharded, Zero3, Made(Chain, case), optimizer, bucket_bytes=2**20, prefetch=prefetch)
 
 
-def on_ranks(check: Callable[..., Any], *args: Any) -> list[Any]:
-    return ranks.run(check, *args, world_size=2, timeout_s=120, diagnose=False)
-
-
-@pytest.mark.parametrize("cases", [SOME, pytest.param(CASES, marks=pytest.mark.nightly)], ids=["some", "all"])
-def test_every_step_equals_one_process_whatever_units_return(cases: list[tuple[str, str]]) -> None:
-    on_ranks(every, cases)
-
-
 @pytest.mark.parametrize("wrap", ["dataclass", "nested"])
+@on_ranks(2, diagnose=False)
 def test_a_unit_goes_when_its_backward_pass_is_over(wrap: str) -> None:
-    for held, most in on_ranks(kept_while_wrapped, wrap):
-        assert held <= most
+    held, most = kept_while_wrapped(wrap)
+    assert held <= most
 
 
-def check_no_unit_again() -> None:
-    """Nothing is gathered twice: a root may have several results, and a stack that is defined last may run first."""
+@on_ranks(2, diagnose=False)
+def test_no_unit_is_gathered_again() -> None:
+    """A root may have several results, and a stack that is defined last may run first."""
     encodes = bytes_of(Seq2Seq(), lambda model: model(torch.randn(2, 64))["loss"])
     towers = bytes_of(Towers(), lambda model: model(torch.randn(2, 64)))
     for sent, due in (encodes, towers):
-        agree(sent == due, f"{sent} bytes were sent, {due} are due")
+        assert sent == due
 
 
-def check_cached() -> None:
-    """Every step equals that of one process, and no unit is gathered once too often. All ranks must call."""
+@on_ranks(2, diagnose=False)
+def test_results_from_the_middle_of_units() -> None:
+    """Every step equals that of one process, and no unit is gathered once too often."""
     for needs in (False, True):
         parity(Sharded, Zero3, Made(Cached, (needs,)), "adam", bucket_bytes=2**20)
     sent, due = bytes_of(Cached(False, 0).float(), lambda model: model(*(p.float() for p in batch(0, 2))).hidden)
     agree(0 <= sent - due <= 8 * 3 * 5, f"{sent} bytes were sent, {due} and padding are due")
-
-
-@pytest.mark.parametrize("check", [check_no_unit_again, check_cached])
-def test_no_unit_is_gathered_again(check: Callable[[], None]) -> None:
-    on_ranks(check)
-
-
-def test_masters_and_gradients_can_be_gathered() -> None:
-    ranks.run(check_gathered, world_size=3, timeout_s=120, diagnose=False)
 
 
 def chain() -> tuple[Any, Zero3]:
@@ -220,18 +209,14 @@ MADE = [(Chain, case) for case in CASES] + [(Cached, (True,)), (Cached, (False,)
     [pytest.param(k, a, marks=() if k is Cached or a in SOME else pytest.mark.nightly, id=str(a)) for k, a in MADE],
 )
 def test_a_model_in_files_takes_the_steps_of_adamw(tmp_path: Any, kind: type[Chain], args: tuple[Any, ...]) -> None:
-    inside, oracle = kind(*args, 0).float(), kind(*args, 0).float()
-    model = DiskOffloadedModel(inside, Disk(tmp_path), lr=1e-2)
-    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, lr=1e-2)
+    def wrap(inside: Any) -> Any:
+        model = DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW)
+        return lambda *given: inside.unwrap(model(*given)), model, model.whole_state_dict
+
+    chain = kind(*args, 0).float()
+    both = Beside(chain, wrap, loss_of=chain.unwrap)
     for step in range(2):
-        given = [part.float() for part in batch(step, 2)]
-        inside.unwrap(model(*given)).backward()
-        model.step()
-        adamw.zero_grad()
-        oracle.unwrap(oracle(*given)).backward()
-        adamw.step()
-        state = model.whole_state_dict()
-        assert all(torch.equal(state[name], value) for name, value in oracle.state_dict().items())
+        both.step([part.float() for part in batch(step, 2)])
 
 
 def test_every_tensor_is_found_once_and_weights_are_left_alone() -> None:
