@@ -1,6 +1,8 @@
-"""A step over (pipeline, data, tensor, ZeRO): bytes held and sent, 16 bits, mistakes. Its steps: `test_parity.py`."""
+"""Grids of ranks, with ZeRO, and nodes of shards: bytes held and sent, 16 bits, mistakes. Steps: `test_parity.py`."""
 
 import dataclasses
+import sys
+from typing import Any
 
 import pytest
 import torch
@@ -9,17 +11,19 @@ import torch.distributed as dist
 from course_kit import measure, ranks
 from course_lib import predict
 from course_lib.collectives.operators import own_part
-from course_lib.model.gpt import GPT
+from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.tensor_gpt import shardings
+from course_lib.parallel.zero3 import Zero3
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE
 from course_lib.train.precision import CastPolicy
+from course_pages.shared.who_sends import between_nodes, matrix
 from tests.mutants.parallel import grid as wrong
 from tests.parallel.parity import accepted, agree, parity, refused
 from tests.parallel.sides import Grid
-from tests.parallel.test_parity import GRID
+from tests.parallel.test_parity import GRID, nodes
 
 TIED = GRID.config
 
@@ -57,6 +61,35 @@ def check_bytes(make, sizes, sequence_parallel):
 )
 def test_bytes_held_and_sent_equal_the_formulas(sizes, sequence_parallel):
     ranks.run(check_bytes, HybridParallel, sizes, sequence_parallel, world_size=4, diagnose=False)
+
+
+DEEP = GPTConfig(layers=8, width=64, heads=2, vocab_size=32, context=8)
+
+
+def sent_in_a_step(is_hybrid: bool) -> Any:
+    """Of a GPT in fp32, from the forward pass to the mean gradient."""
+    model, tokens = GPT(DEEP), torch.zeros(1, 2, dtype=torch.int64)
+    sharded = nodes(Zero3, model) if is_hybrid else Zero3(model)
+    sharded(tokens, tokens).backward()
+    sharded.synchronize()
+    sharded.zero_grad()
+    with measure.traffic() as sent:
+        sharded(tokens, tokens).backward()
+        sharded.synchronize()
+    return sent
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counted by Linux's kernel only")
+def test_only_the_mean_of_the_shards_crosses_between_nodes():
+    """Ψ bytes: inside, 3Ψ over 2 ranks; across, an all-reduce of Ψ/2 over 2. Over all ranks, twice as much
+    crosses and more."""
+    n_bytes = 4 * sum(p.numel() for p in GPT(DEEP).parameters())
+    sent = matrix(ranks.run(sent_in_a_step, True, world_size=4, diagnose=False), observed=True)
+    for rank in range(4):
+        assert sent[rank][rank ^ 1] == pytest.approx(3 * predict.all_gather(n_bytes, 2).bytes, rel=0.05)
+        assert sent[rank][rank ^ 2] == pytest.approx(predict.all_reduce(n_bytes // 2, 2).bytes, rel=0.05)
+    everywhere = matrix(ranks.run(sent_in_a_step, False, world_size=4, diagnose=False), observed=True)
+    assert between_nodes(everywhere, 2) > 1.9 * between_nodes(sent, 2)
 
 
 def test_known_wrong_grids_are_refused():

@@ -1,6 +1,5 @@
 """ZeRO-3 on real ranks: the paper's bytes, 16-bit weights, whole states, mistakes. Its steps: `test_parity.py`."""
 
-import sys
 import time
 from itertools import pairwise
 from typing import Any
@@ -10,12 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_kit import measure, ranks
+from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
-from course_pages.shared.who_sends import between_nodes, matrix
 from tests.mutants.parallel import zero3 as wrong
 from tests.parallel.parity import RULES, accepted, agree, off, on_ranks, own, parity, refused
 from tests.parallel.problems import TINY, gpt, units
@@ -169,32 +167,6 @@ def test_known_wrong_ones_are_refused():
 
 def apart(module, **settings):
     return nodes(wrong.ReplicasApart, module, **settings)
-
-
-def sent_in_a_step(is_hybrid: bool) -> Any:
-    """Of a GPT in fp32, from the forward pass to the mean gradient."""
-    model, tokens = GPT(CONFIG), torch.zeros(1, 2, dtype=torch.int64)
-    sharded = nodes(Zero3, model) if is_hybrid else Zero3(model)
-    sharded(tokens, tokens).backward()
-    sharded.synchronize()
-    sharded.zero_grad()
-    with measure.traffic() as sent:
-        sharded(tokens, tokens).backward()
-        sharded.synchronize()
-    return sent
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counted by Linux's kernel only")
-def test_only_the_mean_of_the_shards_crosses_between_nodes():
-    """Ψ bytes: inside, 3Ψ over 2 ranks; across, an all-reduce of Ψ/2 over 2. Over all ranks, twice as much
-    crosses and more."""
-    n_bytes = 4 * sum(p.numel() for p in GPT(CONFIG).parameters())
-    sent = matrix(ranks.run(sent_in_a_step, True, world_size=4, diagnose=False), observed=True)
-    for rank in range(4):
-        assert sent[rank][rank ^ 1] == pytest.approx(3 * predict.all_gather(n_bytes, 2).bytes, rel=0.05)
-        assert sent[rank][rank ^ 2] == pytest.approx(predict.all_reduce(n_bytes // 2, 2).bytes, rel=0.05)
-    everywhere = matrix(ranks.run(sent_in_a_step, False, world_size=4, diagnose=False), observed=True)
-    assert between_nodes(everywhere, 2) > 1.9 * between_nodes(sent, 2)
 
 
 def rotary(seed):
