@@ -16,7 +16,7 @@ from course_lib.collectives import algorithms as collectives
 from course_lib.collectives import schedules
 from course_lib.predict.traffic import OPERATIONS
 from tests.mutants.parallel import collectives as mutants
-from tests.parallel.parity import accepted, agree, on_ranks, refused
+from tests.parallel.judging import accepted, agree, on_ranks, refused
 
 ALGORITHMS = tuple(schedules.ALL_REDUCE)
 nightly = pytest.mark.nightly

@@ -16,7 +16,8 @@ from course_lib.collectives.operators import Group, all_reduce
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.parallel.experts import ParallelExperts, combine, dispatch, holdings
 from course_lib.parallel.mesh import Mesh, process_groups
-from tests.parallel.parity import RULES, agree, off
+from tests.parallel.judging import agree, off
+from tests.parallel.parity import RULES
 
 TOKENS, BALANCE, Z = 24, 0.1, 0.01
 LIMIT = 1e-11

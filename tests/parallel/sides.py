@@ -12,6 +12,7 @@ from course_lib.collectives.operators import own_part
 from course_lib.parallel.hybrid import AXES
 from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.tensor_gpt import shardings
+from tests.parallel.judging import own
 from tests.parallel.parity import (
     LIMIT,
     RULES,
@@ -22,7 +23,6 @@ from tests.parallel.parity import (
     groups_of,
     loss_of,
     matrices_of,
-    own,
     tensors_of,
 )
 from tests.parallel.problems import Problem

@@ -11,7 +11,7 @@ from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict import Setup
-from tests.parallel.parity import agree
+from tests.parallel.judging import agree
 from tests.parallel.problems import Text
 
 BATCH, HOLES = 2, ((0, 3), (1, 6))

@@ -11,7 +11,7 @@ from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.zero3 import Zero3
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel import checkpoint_checks as checks
-from tests.parallel.parity import refused
+from tests.parallel.judging import refused
 
 run = ranks.run
 

@@ -21,7 +21,7 @@ from course_lib.parallel.context import (
 from course_lib.predict import Setup
 from course_lib.train.recompute import recompute_only
 from tests.mutants.parallel import context as wrong
-from tests.parallel.parity import accepted, agree, off, on_ranks, refused
+from tests.parallel.judging import accepted, agree, off, on_ranks, refused
 from tests.parallel.tensor_checks import saved_by
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=11, context=16)

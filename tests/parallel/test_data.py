@@ -13,7 +13,8 @@ from course_lib import predict
 from course_lib.parallel import BucketedDataParallel, NaiveDataParallel, plan_buckets
 from course_lib.train.recompute import recompute
 from tests.mutants.parallel import data as wrong
-from tests.parallel.parity import accepted, agree, on_ranks, own, parity
+from tests.parallel.judging import accepted, agree, on_ranks, own
+from tests.parallel.parity import parity
 from tests.parallel.problems import gpt, odd
 from tests.parallel.sides import Replicas
 

@@ -17,7 +17,7 @@ from course_lib.parallel.experts import ParallelExperts, grouped_product, holdin
 from course_lib.parallel.mesh import Mesh, process_groups
 from tests.mutants.parallel.experts import WRONG
 from tests.parallel import experts_checks as checks
-from tests.parallel.parity import accepted, on_ranks
+from tests.parallel.judging import accepted, on_ranks
 
 LINES = [{"expert": 1}, {"expert": 2}, {"expert": 4}]
 GRIDS = [{"data": 2, "expert": 2}, {"expert": 2, "tensor": 2}]

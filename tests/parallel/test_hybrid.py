@@ -21,7 +21,8 @@ from course_lib.train.accumulate import IGNORE
 from course_lib.train.precision import CastPolicy
 from course_pages.shared.who_sends import between_nodes, matrix
 from tests.mutants.parallel import grid as wrong
-from tests.parallel.parity import accepted, agree, parity, refused
+from tests.parallel.judging import accepted, agree, refused
+from tests.parallel.parity import parity
 from tests.parallel.sides import Grid
 from tests.parallel.test_parity import GRID, nodes
 

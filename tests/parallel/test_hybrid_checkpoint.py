@@ -22,7 +22,8 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.train.step import train_step
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel.checkpoint_checks import assert_equal, joined, pieces
-from tests.parallel.parity import LIMIT, refused
+from tests.parallel.judging import refused
+from tests.parallel.parity import LIMIT
 from tests.parallel.test_hybrid import TIED, batch_of
 
 RULE: Any = torch.optim.AdamW

@@ -11,7 +11,7 @@ from course_lib.model.gpt import GPT, MLP, Attention, Block, GPTConfig
 from course_lib.parallel.context import ContextParallelGPT
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.train.recompute import RecomputedLayers, recompute_only
-from tests.parallel.parity import on_ranks
+from tests.parallel.judging import on_ranks
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=11, context=16)
 CUTS = {"context": ContextParallelGPT, "sequence": lambda gpt: ParallelGPT(gpt, None, sequence_parallel=True)}

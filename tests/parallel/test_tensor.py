@@ -15,7 +15,8 @@ from course_lib.parallel import tensor
 from course_lib.parallel.tensor_gpt import ParallelGPT, shardings, whole_state_dict
 from course_lib.train.precision import CastPolicy
 from tests.mutants.parallel import tensor as wrong
-from tests.parallel.parity import accepted, on_ranks, parity, refused
+from tests.parallel.judging import accepted, on_ranks, refused
+from tests.parallel.parity import parity
 from tests.parallel.sides import Cut
 from tests.parallel.tensor_checks import check_bytes
 from tests.parallel.test_parity import PADDED, but

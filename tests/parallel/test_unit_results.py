@@ -20,7 +20,8 @@ from course_lib.offload.on_disk import DiskOffloadedModel
 from course_lib.parallel.layerwise import find_tensors
 from course_lib.parallel.zero3 import Zero3
 from tests.offload.beside import ADAMW, Beside
-from tests.parallel.parity import agree, on_ranks, parity, refused
+from tests.parallel.judging import agree, on_ranks, refused
+from tests.parallel.parity import parity
 from tests.parallel.sides import Sharded
 from tests.parallel.unit_results import (
     LAST,

@@ -13,7 +13,8 @@ from course_lib.model.gpt import GPT
 from course_lib.parallel.whole_tensors import WholeTensorOptimizer, deal_tensors
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.optim import SGD, AdamW
-from tests.parallel.parity import accepted, agree, parity, refused
+from tests.parallel.judging import accepted, agree, refused
+from tests.parallel.parity import parity
 from tests.parallel.problems import TINY, gpt
 from tests.parallel.sides import Zero
 

@@ -19,7 +19,8 @@ from course_lib.train.gradients import gradients_of as all_gradients
 from course_lib.train.precision import LossScaler
 from course_lib.train.recompute import recompute
 from tests.mutants.parallel import zero as wrong
-from tests.parallel.parity import RULES, accepted, agree, off, on_ranks, parity, refused
+from tests.parallel.judging import accepted, agree, off, on_ranks, refused
+from tests.parallel.parity import RULES, parity
 from tests.parallel.problems import TINY, gpt
 from tests.parallel.sides import Zero
 

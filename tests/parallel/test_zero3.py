@@ -15,7 +15,8 @@ from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
 from tests.mutants.parallel import zero3 as wrong
-from tests.parallel.parity import RULES, accepted, agree, off, on_ranks, own, parity, refused
+from tests.parallel.judging import accepted, agree, off, on_ranks, own, refused
+from tests.parallel.parity import RULES, parity
 from tests.parallel.problems import TINY, gpt, units
 from tests.parallel.sides import Sharded
 from tests.parallel.test_parity import nodes

@@ -17,7 +17,7 @@ from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.parallel.zero_r import CheckpointMemory, average_through, recompute_part
 from course_lib.train.recompute import recompute
 from tests.mutants.parallel import zero_r as wrong
-from tests.parallel.parity import accepted, agree, off, refused
+from tests.parallel.judging import accepted, agree, off, refused
 
 CONFIG = GPTConfig(layers=3, width=24, heads=12, vocab_size=11, context=8, norm="rmsnorm", bias=False)
 SHAPE = (1, 7, 24)

@@ -21,7 +21,8 @@ from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS, Action, Schedule, pipedream
 from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.predict import Setup
-from tests.parallel.parity import LIMIT, RULES, Pace, Side, Step, agree, gradients_of, off
+from tests.parallel.judging import agree, off
+from tests.parallel.parity import LIMIT, RULES, Pace, Side, Step, gradients_of
 from tests.parallel.problems import Text
 
 TIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6)

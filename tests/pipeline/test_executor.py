@@ -24,8 +24,9 @@ from course_lib.pipeline.schedule import (
     unit_costs,
 )
 from tests.mutants.parallel import pipeline as wrong
-from tests.parallel.parity import OPTIMIZERS, accepted, on_ranks, parity
-from tests.parallel.parity import refused as not_refused
+from tests.parallel.judging import accepted, on_ranks
+from tests.parallel.judging import refused as not_refused
+from tests.parallel.parity import OPTIMIZERS, parity
 from tests.pipeline import pipeline_checks as checks
 from tests.pipeline.pipeline_checks import Staged, problem
 
