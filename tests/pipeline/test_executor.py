@@ -24,8 +24,7 @@ from course_lib.pipeline.schedule import (
     unit_costs,
 )
 from tests.mutants.parallel import pipeline as wrong
-from tests.parallel.judging import accepted, on_ranks
-from tests.parallel.judging import refused as not_refused
+from tests.parallel.judging import accepted, on_ranks, refused
 from tests.parallel.parity import OPTIMIZERS, parity
 from tests.pipeline import pipeline_checks as checks
 from tests.pipeline.pipeline_checks import Staged, problem
@@ -191,7 +190,7 @@ MISTAKES = [
 
 
 def test_mistakes_are_refused():
-    assert not_refused(2, MISTAKES) == []
+    assert refused(2, MISTAKES) == []
 
 
 @on_ranks(2, diagnose=False)
