@@ -21,7 +21,7 @@ from course_lib.train.accumulate import IGNORE
 from course_lib.train.precision import CastPolicy
 from course_pages.shared.who_sends import between_nodes, matrix
 from tests.mutants.parallel import grid as wrong
-from tests.parallel.judging import accepted, agree, refused
+from tests.parallel.judging import accepted, agree, on_ranks, refused
 from tests.parallel.parity import parity
 from tests.parallel.sides import Grid
 from tests.parallel.test_parity import GRID, nodes
@@ -60,8 +60,9 @@ def check_bytes(make, sizes, sequence_parallel):
     ("sizes", "sequence_parallel"),
     [((2, 1, 2), False), ((2, 1, 2), True), ((1, 2, 2), False), ((1, 2, 2), True), ((2, 2, 1), False)],
 )
+@on_ranks(4, diagnose=False)
 def test_bytes_held_and_sent_equal_the_formulas(sizes, sequence_parallel):
-    ranks.run(check_bytes, HybridParallel, sizes, sequence_parallel, world_size=4, diagnose=False)
+    check_bytes(HybridParallel, sizes, sequence_parallel)
 
 
 DEEP = GPTConfig(layers=8, width=64, heads=2, vocab_size=32, context=8)
@@ -149,32 +150,23 @@ def test_a_grid_has_three_axes():
         HybridParallel(TIED, Mesh({"tensor": 2, "data": 1, "pipe": 1}))
 
 
-def in_bf16(policy, schedule, sequence_parallel):
-    """The gradients' distance from those of the whole model under the same policy, over their length; masters fp32."""
-    config = dataclasses.replace(TIED, layers=2)
+@pytest.mark.parametrize(("schedule", "sequence_parallel"), [("1f1b", False), ("1f1b", True), ("zero-bubble", True)])
+@pytest.mark.parametrize("policy", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)])
+@on_ranks(2, nightly=(1,), diagnose=False)
+def test_mixed_precision_passes_through_cut_layers_and_deferred_gradients(policy, schedule, sequence_parallel):
+    """Those of the whole model under the same policy, a few roundings of bf16 apart, since ranks' terms are rounded
+    before they are added; masters are fp32."""
+    config, batch = dataclasses.replace(TIED, layers=2), batch_of(0)
     mesh = Mesh({"pipeline": 1, "data": 1, "tensor": dist.get_world_size()})
     grid = HybridParallel(config, mesh, schedule=schedule, sequence_parallel=sequence_parallel)
-    single, batch = GPT(config), batch_of(0)
+    single = GPT(config)
     with policy():
         single(*batch).backward()
         grid.forward_backward(batch)
-    oracle, (stage,), off = dict(single.named_parameters()), grid.stages.values(), {}
+    oracle, (stage,) = dict(single.named_parameters()), grid.stages.values()
     for name, p in stage.named_parameters():
         cut, whole = shardings(stage).get(name), oracle[name].grad
         assert whole is not None and p.grad is not None and p.grad.dtype == torch.float32
         part = own_part(whole, cut.dim, grid.groups["tensor"], cut.blocks) if cut else whole
-        off[name] = float((p.grad - part).norm() / part.norm())
-    return max(off.values())
-
-
-@pytest.mark.parametrize(
-    ("schedule", "sequence_parallel", "world_size"),
-    [("1f1b", False, 2), ("1f1b", True, 2), ("zero-bubble", False, 1), ("zero-bubble", True, 2)],
-)
-@pytest.mark.parametrize("policy", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_mixed_precision_passes_through_cut_layers_and_deferred_gradients(
-    policy, schedule, sequence_parallel, world_size
-):
-    """A few roundings of bf16 apart, since ranks' terms are rounded before they are added."""
-    off = ranks.run(in_bf16, policy, schedule, sequence_parallel, world_size=world_size, diagnose=False)
-    assert max(off) < 8 * torch.finfo(torch.bfloat16).eps
+        off = float((p.grad - part).norm() / part.norm())
+        assert off < 8 * torch.finfo(torch.bfloat16).eps, f"the gradient of {name} is off by {off:.1e}"

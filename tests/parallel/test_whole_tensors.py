@@ -7,13 +7,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_kit import measure, ranks
+from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT
 from course_lib.parallel.whole_tensors import WholeTensorOptimizer, deal_tensors
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.optim import SGD, AdamW
-from tests.parallel.judging import accepted, agree, refused
+from tests.parallel.judging import accepted, agree, on_ranks, refused
 from tests.parallel.parity import parity
 from tests.parallel.problems import TINY, gpt
 from tests.parallel.sides import Zero
@@ -93,10 +93,12 @@ def check_bytes(make):
     return gradients + weights, 4 * elements
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.nightly), 3])
-def test_a_rank_holds_its_tensors_state_and_sends_the_formulas_bytes(world_size):
-    sent = ranks.run(check_bytes, WholeTensorOptimizer, world_size=world_size, diagnose=False)
-    assert sum(n_bytes for n_bytes, _ in sent) == 2 * (world_size - 1) * sent[0][1], "as data parallelism"
+@on_ranks(3, nightly=(2,), diagnose=False)
+def test_a_rank_holds_its_tensors_state_and_sends_the_formulas_bytes():
+    sent, whole = check_bytes(WholeTensorOptimizer)
+    everyones = torch.tensor(int(sent))
+    dist.all_reduce(everyones)
+    assert everyones == 2 * (dist.get_world_size() - 1) * whole, "as data parallelism"
 
 
 def wrongly(groups, kind, stage, bucket_bytes, **settings):

@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_kit import measure, ranks
+from course_kit import measure
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
@@ -17,7 +16,7 @@ from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.parallel.zero_r import CheckpointMemory, average_through, recompute_part
 from course_lib.train.recompute import recompute
 from tests.mutants.parallel import zero_r as wrong
-from tests.parallel.judging import accepted, agree, off, refused
+from tests.parallel.judging import accepted, agree, off, on_ranks, refused
 
 CONFIG = GPTConfig(layers=3, width=24, heads=12, vocab_size=11, context=8, norm="rmsnorm", bias=False)
 SHAPE = (1, 7, 24)
@@ -134,18 +133,14 @@ def check_average(average: Callable[..., None], places: int) -> None:
     agree(abs(sent - due) <= 8 * ranks * messages, f"sends {sent} bytes, where {due} are due")
 
 
-def all_of_it():
+@on_ranks(2, 4, nightly=(1, 3), diagnose=False)
+def test_values_are_those_of_recompute_and_bytes_those_of_the_paper():
+    """P_a, M_D and C_B, the last through buffers of one element up to more than all."""
     check_values(recompute_part)
     check_bytes(recompute_part)
     check_memory(recompute_part)
     for places in (1, 16, 105, 400):
         check_average(average_through, places)
-
-
-@pytest.mark.parametrize("world_size", [2, 4, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 3))])
-def test_values_are_those_of_recompute_and_bytes_those_of_the_paper(world_size):
-    """P_a, M_D and C_B, the last through buffers of one element up to more than all."""
-    ranks.run(all_of_it, world_size=world_size, diagnose=False)
 
 
 def test_known_wrong_ones_are_refused():

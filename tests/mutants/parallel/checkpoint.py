@@ -13,9 +13,7 @@ from course_lib.parallel import saved_shards as shards
 from course_lib.parallel.checkpoint import AtomicCheckpointWriter, Checkpoints
 
 
-class _Other(Checkpoints):
-    """Publishes otherwise."""
-
+class _Other(Checkpoints):  # publishes otherwise
     publisher: type[AtomicCheckpointWriter]
 
     def save(self, step: int, wait: bool = True, **position: Any) -> None:
@@ -41,9 +39,7 @@ class PublishesEarly(_Other):
             return super(AtomicCheckpointWriter, self).prepare_global_plan(plans)
 
 
-class DropsFirst(_Other):
-    """Makes room on the disk before the new one is good."""
-
+class DropsFirst(_Other):  # makes room on the disk before the new one is good
     class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Drops before anybody writes."""
 
@@ -53,9 +49,7 @@ class DropsFirst(_Other):
             return super().prepare_global_plan(plans)
 
 
-class DoesNotCopy(_Other):
-    """Saves in the background what training changes meanwhile."""
-
+class DoesNotCopy(_Other):  # saves in the background what training changes meanwhile
     class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Stages the thing itself."""
 
@@ -63,16 +57,12 @@ class DoesNotCopy(_Other):
             return state_dict
 
 
-class WaitsAnyway(Checkpoints):
-    """In the background, they say."""
-
+class WaitsAnyway(Checkpoints):  # in the background, they say
     def save(self, step: int, wait: bool = True, **position: Any) -> None:
         super().save(step, True, **position)
 
 
-class DoesNotSyncMetadata(_Other):
-    """Trusts DCP's own sync of `.metadata`."""
-
+class DoesNotSyncMetadata(_Other):  # trusts DCP's own sync of `.metadata`
     class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Without ours."""
 
@@ -107,9 +97,7 @@ class ForgetsTheStepCount(Checkpoints):
         return position
 
 
-class ForgetsRandomState(Checkpoints):
-    """Drops other elements after the load."""
-
+class ForgetsRandomState(Checkpoints):  # drops other elements after the load
     def load(self, step: int | None = None) -> dict[str, Any]:
         """With the random state of the process that loads."""
         now = torch.get_rng_state()

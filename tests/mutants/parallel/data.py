@@ -11,9 +11,7 @@ from torch import nn
 from course_lib.parallel import BucketedDataParallel, NaiveDataParallel, data
 
 
-class Unsynchronized(BucketedDataParallel):
-    """Has every hook and method, and sends nothing."""
-
+class Unsynchronized(BucketedDataParallel):  # has every hook and method, and sends nothing
     def synchronize(self) -> None:
         """Pretend."""
 
@@ -21,17 +19,13 @@ class Unsynchronized(BucketedDataParallel):
         pass
 
 
-class SumForMean(BucketedDataParallel):
-    """Forgets 1/p. Adam hardly notices."""
-
+class SumForMean(BucketedDataParallel):  # forgets 1/p. Adam hardly notices
     def __init__(self, module: nn.Module, **kwargs: Any) -> None:
         super().__init__(module, **kwargs)
         self.world_size = 1
 
 
-class NaiveSumForMean(NaiveDataParallel):
-    """Forgets 1/p, one by one."""
-
+class NaiveSumForMean(NaiveDataParallel):  # forgets 1/p, one by one
     def synchronize(self) -> None:
         self.world_size = 1
         super().synchronize()
@@ -48,17 +42,13 @@ class ReducedBeforeFull(BucketedDataParallel):
                 self._send_next()
 
 
-class NoBroadcast(BucketedDataParallel):
-    """Trusts that all ranks were built alike."""
-
+class NoBroadcast(BucketedDataParallel):  # trusts that all ranks were built alike
     def __init__(self, module: nn.Module, **kwargs: Any) -> None:
         with mock.patch.object(data, "broadcast_module"):
             super().__init__(module, **kwargs)
 
 
-class OnlyParametersBroadcast(BucketedDataParallel):
-    """Forgets the buffers."""
-
+class OnlyParametersBroadcast(BucketedDataParallel):  # forgets the buffers
     def __init__(self, module: nn.Module, **kwargs: Any) -> None:
         kept = [buffer.clone() for buffer in module.buffers()]
         super().__init__(module, **kwargs)
@@ -86,9 +76,7 @@ class OwnGradientForRare(BucketedDataParallel):
             parameter.grad = None
 
 
-class DeafToNoSync(BucketedDataParallel):
-    """Sends in every micro-batch."""
-
+class DeafToNoSync(BucketedDataParallel):  # sends in every micro-batch
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         yield
@@ -112,9 +100,7 @@ class OneByOne(BucketedDataParallel):
             super()._pack(order)
 
 
-class SendsTwice(BucketedDataParallel):
-    """Sends everything twice."""
-
+class SendsTwice(BucketedDataParallel):  # sends everything twice
     def _send_next(self) -> None:
         bucket = self.buckets[self._sent]
         super()._send_next()

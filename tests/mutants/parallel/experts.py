@@ -27,9 +27,7 @@ class Replicates(ParallelExperts):
         self.up_LDf, self.down_LfD = layer.up_EDF, layer.down_EFD
 
 
-class ForgetsTheGate(ParallelExperts):
-    """Adds up what the experts say, however sure the router was."""
-
+class ForgetsTheGate(ParallelExperts):  # adds up what the experts say, however sure the router was
     def __init__(self, layer: Any, groups: Any = None) -> None:
         super().__init__(layer, groups)
         self.router.register_forward_hook(

@@ -12,9 +12,7 @@ from course_lib.parallel.mesh import Mesh
 from course_lib.train.accumulate import count_tokens
 
 
-class ReplicasApart(HybridParallel):
-    """No replica hears of the others."""
-
+class ReplicasApart(HybridParallel):  # no replica hears of the others
     def _average_replicas(self) -> None:
         pass
 
@@ -26,9 +24,7 @@ class EqualReplicas(HybridParallel):
         return count_tokens(own_part(targets, 0, self.groups["data"]))
 
 
-class SumOfReplicas(HybridParallel):
-    """The sum of the replicas' gradients."""
-
+class SumOfReplicas(HybridParallel):  # the sum of the replicas' gradients
     def _average_replicas(self) -> None:
         super()._average_replicas()
         for parameter in self.parameters():
@@ -36,9 +32,7 @@ class SumOfReplicas(HybridParallel):
             parameter.grad *= self.mesh.axes["data"]
 
 
-class LossOfOneReplica(HybridParallel):
-    """Every rank reports its own replica's loss."""
-
+class LossOfOneReplica(HybridParallel):  # every rank reports its own replica's loss
     def _everyones_loss(self, own: Tensor | None) -> Tensor:
         assert own is not None
         return own
@@ -85,23 +79,17 @@ class ZeroAcrossTensor(HybridParallel):
         return super().optimizer(optimizer_cls, **arguments)
 
 
-class NormOfThisRank(HybridParallel):
-    """Each rank clips to the norm of what it holds."""
-
+class NormOfThisRank(HybridParallel):  # each rank clips to the norm of what it holds
     def clip_grad_norm_(self, optimizer: AnyOptimizer, max_norm: float) -> Tensor:
         return torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm)
 
 
-class CopiesCount(HybridParallel):
-    """What each tensor rank holds whole counts on all of them."""
-
+class CopiesCount(HybridParallel):  # what each tensor rank holds whole counts on all of them
     def _where_to_count(self, stage: Any) -> Any:
         return ((p, here or p is not stage.tied_weight) for p, here in super()._where_to_count(stage))
 
 
-class TiedTableTwice(HybridParallel):
-    """The tied table's gradient counts at both ends."""
-
+class TiedTableTwice(HybridParallel):  # the tied table's gradient counts at both ends
     def _where_to_count(self, stage: Any) -> Any:
         return ((p, here or p is stage.tied_weight) for p, here in super()._where_to_count(stage))
 

@@ -18,9 +18,7 @@ class WithoutShare(Pipeline):
         return loss
 
 
-class EqualShares(Pipeline):
-    """1/m for each micro-batch, however many tokens it has."""
-
+class EqualShares(Pipeline):  # 1/m for each micro-batch, however many tokens it has
     def _count_loss(self, loss: Tensor, share: float) -> Tensor:
         return super()._count_loss(loss, 1 / self.schedule.micro_batches)
 
@@ -55,18 +53,14 @@ class Swapping(PipelineMessages):
             self.held = None
 
 
-class SendsSwapped(Pipeline):
-    """Sends activations in another order than they are received in."""
-
+class SendsSwapped(Pipeline):  # sends activations in another order than they are received in
     def _begin(self, micro_batches: Any, tokens: float | None) -> PipelineMessages:
         mail = super()._begin(micro_batches, tokens)
         mail.__class__ = Swapping
         return mail
 
 
-class BackwardInOne(Pipeline):
-    """Zero-bubble by name: makes the weights' gradients in B at once."""
-
+class BackwardInOne(Pipeline):  # Zero-bubble by name: makes the weights' gradients in B at once
     def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
         made = super()._do(action, received)
         if action.kind == "B":

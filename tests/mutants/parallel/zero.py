@@ -29,9 +29,7 @@ class PlainAdamWCalledSharded:
         self.optimizer.zero_grad()
 
 
-class SumForMean(ZeroOptimizer):
-    """Forgets 1/N."""
-
+class SumForMean(ZeroOptimizer):  # forgets 1/N
     def reduce_gradients(self) -> None:
         reduced = self._reduced
         super().reduce_gradients()
@@ -49,24 +47,18 @@ def clip_by_own_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
-class LocalNorm(ZeroOptimizer):
-    """Clips by the norm of this rank's part."""
-
+class LocalNorm(ZeroOptimizer):  # clips by the norm of this rank's part
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         self.reduce_gradients()
         return clip_by_own_norm([piece.value for piece in self.pieces], max_norm)
 
 
-class NormBeforeTheMean(ZeroOptimizer):
-    """Clips the gradients of this rank's own share of the batch."""
-
+class NormBeforeTheMean(ZeroOptimizer):  # clips the gradients of this rank's own share of the batch
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         return torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
 
-class KeepsGradients(ZeroOptimizer):
-    """Stage 2 that reduces and does not drop."""
-
+class KeepsGradients(ZeroOptimizer):  # stage 2 that reduces and does not drop
     def _reduce_next(self) -> None:
         bucket = self.buckets[self._next]
         kept = [parameter.grad for parameter in bucket.parameters]
@@ -84,9 +76,7 @@ class KeepsGradients(ZeroOptimizer):
             parameter.grad = grad
 
 
-class KeepsItsOwnPart(ZeroOptimizer):
-    """Steps, and does not tell the others."""
-
+class KeepsItsOwnPart(ZeroOptimizer):  # steps, and does not tell the others
     def step(self) -> None:
         gather = ReplicatedFlatShard.start_all_gather_weights
         ReplicatedFlatShard.start_all_gather_weights = _sends_nothing  # type: ignore[method-assign]
@@ -121,9 +111,7 @@ def about_users_only(used: Tensor, means: Any, groups: Any, device: torch.device
     return ask_everyone(used, [], groups, device)
 
 
-class EachDecidesAlone(ZeroOptimizer):
-    """Skips a step where this rank's own part has an overflow."""
-
+class EachDecidesAlone(ZeroOptimizer):  # skips a step where this rank's own part has an overflow
     def reduce_gradients(self) -> None:
         with mock.patch.object(zero, "ask_everyone", about_users_only):
             super().reduce_gradients()

@@ -37,9 +37,7 @@ class NeverFrees(Zero3):
         return super().forward(*args, **kwargs)
 
 
-class StaleWeights(Zero3):
-    """Gathers once, and computes with these weights forever."""
-
+class StaleWeights(Zero3):  # gathers once, and computes with these weights forever
     def __init__(self, module: nn.Module, **settings: Any) -> None:
         super().__init__(module, **settings)
         for bucket in self.buckets:
@@ -47,9 +45,7 @@ class StaleWeights(Zero3):
             bucket.reshard = bucket.finish_unshard  # type: ignore[method-assign]
 
 
-class SumForMean(Zero3):
-    """Forgets 1/N."""
-
+class SumForMean(Zero3):  # forgets 1/N
     def synchronize(self) -> None:
         for bucket in self.buckets:
             if bucket.mean is not None:
@@ -57,18 +53,14 @@ class SumForMean(Zero3):
         super().synchronize()
 
 
-class KeepsTheLastPass(Zero3):
-    """Forgets what earlier backward passes have left."""
-
+class KeepsTheLastPass(Zero3):  # forgets what earlier backward passes have left
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         for bucket in self.buckets:
             bucket.mean = None
         return super().forward(*args, **kwargs)
 
 
-class SumsIn16Bits(Zero3):
-    """Adds up the ranks' gradients in the dtype in which they came."""
-
+class SumsIn16Bits(Zero3):  # adds up the ranks' gradients in the dtype in which they came
     def _close(self, unit: Any) -> None:
         scatter = zero.start_reduce_scatter
 
@@ -80,17 +72,13 @@ class SumsIn16Bits(Zero3):
             super()._close(unit)
 
 
-class KeepsTheOverflow(Zero3):
-    """Leaves an overflow to the rank whose part it is in."""
-
+class KeepsTheOverflow(Zero3):  # leaves an overflow to the rank whose part it is in
     def synchronize(self) -> None:
         with mock.patch.object(zero3, "ask_everyone", about_users_only):
             super().synchronize()
 
 
-class LocalNorm(Zero3):
-    """Clips by the norm of this rank's shards."""
-
+class LocalNorm(Zero3):  # clips by the norm of this rank's shards
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         return clip_by_own_norm(self.parameters(), max_norm)
 
@@ -125,16 +113,12 @@ class AllReduces(Zero3):
             super()._close(unit)
 
 
-class ReplicasApart(Zero3):
-    """In hybrid sharding, every node trains for itself."""
-
+class ReplicasApart(Zero3):  # in hybrid sharding, every node trains for itself
     def _average_replicas(self, means: list[Tensor]) -> None:
         pass
 
 
-class KeepsGradients(Zero3):
-    """Holds every unit's whole gradient until the pass is over."""
-
+class KeepsGradients(Zero3):  # holds every unit's whole gradient until the pass is over
     def _close(self, unit: Any) -> None:
         unit.reshard()
         for each in self.units if unit is self.units[0] else ():
