@@ -3,6 +3,7 @@
 All cases of one world size run inside one call on the ranks; what they return is checked here.
 """
 
+import itertools
 from typing import Any
 
 import pytest
@@ -14,8 +15,12 @@ from course_lib import predict
 from course_lib.collectives import algorithms as collectives
 from course_lib.collectives import schedules
 from course_lib.predict.traffic import OPERATIONS
+from tests.mutants.parallel import collectives as mutants
+from tests.parallel.judging import accepted, agree, on_ranks, refused
 
 ALGORITHMS = tuple(schedules.ALL_REDUCE)
+nightly = pytest.mark.nightly
+SIZES = [2, 4, *(pytest.param(n, marks=nightly) for n in (1, 3))]
 SHAPES = [(0,), (1,), (), (3,), (17,), (5, 3), (2, 0), (840,)]
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8]
 
@@ -48,7 +53,7 @@ def every_all_reduce():
     return results
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", SIZES)
 def test_all_reduce_of_any_size_dtype_and_op(world_size):
     results = ranks.run(every_all_reduce, world_size=world_size, diagnose=False)
     for case, first in results[0].items():
@@ -75,7 +80,7 @@ def every_other_collective():
     return out
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", SIZES)
 def test_the_other_collectives(world_size):
     for rank, results in enumerate(ranks.run(every_other_collective, world_size=world_size)):
         for (name, shape, dtype, *root), got in results.items():
@@ -142,7 +147,7 @@ def check_counts(counts, n_elements, world_size, rank, itemsize):
     assert counts["all_to_all", ""] == (n_bytes - share, per_round)
 
 
-@pytest.mark.parametrize("world_size", range(1, 9))
+@pytest.mark.parametrize("world_size", [*SIZES, *(pytest.param(n, marks=nightly) for n in range(5, 9))])
 def test_bytes_and_messages_are_exactly_as_documented(world_size):
     for n_elements, dtype in ((840, torch.float32), (17, torch.bfloat16)):
         results = ranks.run(counted, n_elements, dtype, world_size=world_size, diagnose=False)
@@ -150,113 +155,100 @@ def test_bytes_and_messages_are_exactly_as_documented(world_size):
             check_counts(counts, n_elements, world_size, rank, dtype.itemsize)
 
 
-def test_the_rings_bytes_hardly_depend_on_the_number_of_ranks():
-    """2(p-1)/p n: from p = 2 to p = 8 less than twice as much, where everyone-to-everyone sends 7 times as much."""
-    two, eight = (ranks.run(counted, 840, torch.float32, world_size=p)[0] for p in (2, 8))
-    assert eight["all_reduce", "ring"][0] / two["all_reduce", "ring"][0] == 7 / 4
-    assert eight["all_reduce", "direct"][0] / two["all_reduce", "direct"][0] == 7
-
-
-def in_a_sub_group():
+@on_ranks(4)
+def test_a_sub_group_counts_its_own_ranks():
     rank = dist.get_rank()
     group: Any = dist.new_group([3, 1, 0])  # torch sorts them: 0, 1, 3
     if rank == 2:
         with pytest.raises(ValueError, match="rank 2 is not in this group"):
             collectives.all_reduce(torch.ones(2), group=group)
-        return None
+        return
     x = torch.full((5,), float(rank))
-    sums = [collectives.all_reduce(x.clone(), algorithm=a, group=group) for a in ALGORITHMS]
-    return sums, collectives.all_gather(x[:1], group=group), collectives.broadcast(x.clone(), root=2, group=group)
+    for algorithm in ALGORITHMS:
+        assert collectives.all_reduce(x.clone(), algorithm=algorithm, group=group).tolist() == [4] * 5
+    assert collectives.all_gather(x[:1], group=group).tolist() == [0, 1, 3]
+    assert collectives.broadcast(x.clone(), root=2, group=group).tolist() == [3] * 5
 
 
-def test_a_sub_group_counts_its_own_ranks():
-    results = ranks.run(in_a_sub_group, world_size=4)
-    assert results[2] is None
-    for rank in (0, 1, 3):
-        sums, gathered, broadcast = results[rank]
-        assert all(torch.equal(each, torch.full((5,), 4.0)) for each in sums)
-        assert gathered.tolist() == [0, 1, 3]
-        assert broadcast.tolist() == [3] * 5
-
-
-def with_odd_memory():
-    rank = dist.get_rank()
-    base = torch.arange(24.0).view(4, 6) + rank
-    columns, transposed = base[:, ::2], base.clone().t()
-    parameter = torch.nn.Parameter(torch.full((3,), float(rank)))
-    neighbours = base.clone()
-    collectives.all_reduce(columns)
-    collectives.all_reduce(neighbours[1])
-    return (
-        base,
-        neighbours,
-        collectives.all_reduce(transposed, "max"),
-        collectives.all_gather(torch.ones(2, 6)[:, 1:3] * rank),
-        collectives.reduce_scatter(torch.arange(12.0).view(3, 4).t()),
-        collectives.broadcast(parameter, root=1).detach(),
-    )
-
-
+@on_ranks(2)
 def test_input_that_is_not_contiguous():
-    values = torch.arange(24.0).view(4, 6)
-    for rank, (base, row, transposed, gathered, scattered, parameter) in enumerate(
-        ranks.run(with_odd_memory, world_size=2)
-    ):
-        assert torch.equal(base[:, ::2], 2 * values[:, ::2] + 1)
-        assert torch.equal(base[:, 1::2], values[:, 1::2] + rank), "elements between the columns were touched"
-        assert torch.equal(row[1], 2 * values[1] + 1)
-        assert torch.equal(row[[0, 2, 3]], values[[0, 2, 3]] + rank)
-        assert torch.equal(transposed, values.t() + 1)
-        assert torch.equal(gathered, torch.cat([torch.zeros(2, 2), torch.ones(2, 2)]))
-        assert torch.equal(scattered, 2 * torch.arange(12.0).view(3, 4).t().tensor_split(2)[rank])
-        assert parameter.tolist() == [1, 1, 1]
+    rank, values = dist.get_rank(), torch.arange(24.0).view(4, 6)
+    base, neighbours, transposed = (values + rank for _ in range(3))
+    collectives.all_reduce(base[:, ::2])
+    assert torch.equal(base[:, ::2], 2 * values[:, ::2] + 1)
+    assert torch.equal(base[:, 1::2], values[:, 1::2] + rank), "elements between the columns were touched"
+    collectives.all_reduce(neighbours[1])
+    assert torch.equal(neighbours[1], 2 * values[1] + 1)
+    assert torch.equal(neighbours[[0, 2, 3]], values[[0, 2, 3]] + rank)
+    assert torch.equal(collectives.all_reduce(transposed.t(), "max"), values.t() + 1)
+    gathered = collectives.all_gather(torch.ones(2, 6)[:, 1:3] * rank)
+    assert torch.equal(gathered, torch.cat([torch.zeros(2, 2), torch.ones(2, 2)]))
+    rows = torch.arange(12.0).view(3, 4).t()
+    assert torch.equal(collectives.reduce_scatter(rows), 2 * rows.tensor_split(2)[rank])
+    parameter = torch.nn.Parameter(torch.full((3,), float(rank)))
+    assert collectives.broadcast(parameter, root=1).tolist() == [1, 1, 1]
 
 
-def mistakes():
-    x = torch.ones(4)
-    for call, message in {
-        lambda: collectives.all_reduce(
-            x, algorithm="star"
-        ): "algorithm='star': it must be one of direct, manager, ring",
-        lambda: collectives.all_reduce(x, "product"): "op='product': it must be one of sum, mean, max",
-        lambda: collectives.all_reduce(x.long(), "mean"): "op='mean' of torch.int64 would be cut off",
-        lambda: collectives.all_reduce(x.to(torch.complex64), "max"): "op='max' of complex numbers",
-        lambda: collectives.broadcast(x, root=2): "root=2: the group has 2 ranks",
-        lambda: collectives.reduce_scatter(torch.ones(())): "no rows",
-        lambda: collectives.all_gather(x, rows=10): "brings 4 rows, but its part of rows=10 is 5",
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            call()
+x = torch.ones(4)
+MISTAKES = [
+    (lambda: collectives.all_reduce(x, algorithm="star"), "algorithm='star': it must be one of direct, manager, ring"),
+    (lambda: collectives.all_reduce(x, "product"), "op='product': it must be one of sum, mean, max"),
+    (lambda: collectives.all_reduce(x.long(), "mean"), "op='mean' of torch.int64 would be cut off"),
+    (lambda: collectives.all_reduce(x.to(torch.complex64), "max"), "op='max' of complex numbers"),
+    (lambda: collectives.broadcast(x, root=2), "root=2: the group has 2 ranks"),
+    (lambda: collectives.reduce_scatter(torch.ones(())), "no rows"),
+    (lambda: collectives.all_gather(x, rows=10), "brings 4 rows, but its part of rows=10 is 5"),
+]
 
 
 def test_mistakes_are_refused_before_anything_is_sent():
-    ranks.run(mistakes, world_size=2)
+    assert refused(2, MISTAKES) == []
 
 
-def infinities():
-    x = torch.tensor([torch.inf, torch.nan, 1.0] if dist.get_rank() else [1.0, 2.0, -torch.inf])
-    return [collectives.all_reduce(x.clone(), op, a) for a in ALGORITHMS for op in ("sum", "max")]
-
-
+@on_ranks(2)
 def test_nan_and_infinity_travel():
-    sums, maxima = torch.tensor([torch.inf, torch.nan, -torch.inf]), torch.tensor([torch.inf, torch.nan, 1.0])
-    for results in ranks.run(infinities, world_size=2):
-        for got, want in zip(results, [sums, maxima] * len(ALGORITHMS)):
-            torch.testing.assert_close(got, want, equal_nan=True)
+    x = torch.tensor([torch.inf, torch.nan, 1.0] if dist.get_rank() else [1.0, 2.0, -torch.inf])
+    due = {"sum": [torch.inf, torch.nan, -torch.inf], "max": [torch.inf, torch.nan, 1.0]}
+    for algorithm, (op, want) in itertools.product(ALGORITHMS, due.items()):
+        got = collectives.all_reduce(x.clone(), op, algorithm)
+        torch.testing.assert_close(got, torch.tensor(want), equal_nan=True)
 
 
-def in_two_trees(elements):
-    tensor = torch.arange(float(elements)) + dist.get_rank()
-    schedule = schedules.all_reduce_double_tree(dist.get_world_size(), dist.get_rank())
+@on_ranks(5, nightly=(2, 8))
+def test_two_trees_send_no_more_than_twice_the_tensor_from_any_rank():
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    tensor = torch.arange(840.0) + rank
     with measure.traffic() as sent:
-        collectives.execute(schedule, tensor.tensor_split(2))
-    return tensor, sent.total_bytes, sent.total_messages
+        collectives.execute(schedules.all_reduce_double_tree(world_size, rank), tensor.tensor_split(2))
+    assert torch.equal(tensor, world_size * torch.arange(840.0) + sum(range(world_size)))
+    assert sent.total_bytes <= 2 * 4 * 840 and sent.total_messages <= 4
+    everybodys = torch.tensor(int(sent.total_bytes))
+    dist.all_reduce(everybodys)
+    assert everybodys == 2 * (world_size - 1) * 4 * 840, "as much as a ring"
 
 
-@pytest.mark.parametrize("world_size", [2, 5, 8])
-def test_two_trees_send_no_more_than_twice_the_tensor_from_any_rank(world_size):
-    tensors, n_bytes, messages = zip(*ranks.run(in_two_trees, 840, world_size=world_size))
-    total = world_size * torch.arange(840.0) + sum(range(world_size))
-    assert all(torch.equal(tensor, total) for tensor in tensors)
-    assert max(n_bytes) <= 2 * 4 * 840 and max(messages) <= 4
-    assert sum(n_bytes) == 2 * (world_size - 1) * 4 * 840, "as much as a ring"
+def check_all_reduce(all_reduce):
+    """Sum and mean are right on every rank, in the ring's bytes and messages. All ranks must call."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for n_elements in (0, 1, 5, 840):
+        terms = [torch.arange(n_elements, dtype=torch.float64) + 10 * r for r in range(world_size)]
+        for op, want in (("sum", torch.stack(terms).sum(0)), ("mean", torch.stack(terms).mean(0))):
+            x = terms[rank].clone()
+            with measure.traffic() as sent:
+                all_reduce(x, op)
+            agree(torch.allclose(x, want, rtol=1e-12, atol=0), f"another {op} of {n_elements}")
+            parts = collectives.split_sizes(n_elements, world_size)
+            ring = 8 * (2 * n_elements - parts[rank] - parts[(rank + 1) % world_size])
+            agree(int(sent.total_bytes) == ring, f"sends {sent.total_bytes} bytes, where {ring} are due")
+            messages = 2 * (world_size - 1)
+            agree(n_elements < world_size or sent.total_messages == messages, f"sends {sent.total_messages} messages")
+
+
+def right(x, op):
+    collectives.all_reduce(x, op, "ring")
+
+
+def test_false_rings_are_refused():
+    """All but the real one."""
+    cases = {wrong: ("another (sum|mean)|sends", check_all_reduce, wrong, {}) for wrong in mutants.WRONG}
+    assert accepted(4, cases | {right: ("sends", check_all_reduce, right, {})}) == {str(right): "nothing"}

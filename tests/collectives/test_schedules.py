@@ -8,7 +8,7 @@ from course_lib import predict
 from course_lib.collectives import schedules
 from course_lib.collectives.schedules import Receive, Round, Send, hold
 
-WORLD_SIZES = range(1, 18)
+WORLD_SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 17)
 
 
 def everyone(schedule, world_size, **kwargs):
@@ -26,6 +26,9 @@ def test_all_reduce_adds_every_summand_once_everywhere(algorithm, world_size):
     frames = hold(everyone(schedules.ALL_REDUCE[algorithm], world_size), own_summand(world_size, parts))
     total = Counter(range(world_size))
     assert frames[-1] == [[total] * parts] * world_size
+    for rank in range(world_size):
+        sends = [send for each in schedules.ALL_REDUCE[algorithm](world_size, rank) for send in each.sends]
+        assert len(sends) == predict.all_reduce(1, world_size, algorithm, rank).messages
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -51,23 +54,16 @@ def test_broadcast_and_reduce_from_every_root(world_size):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_reduce_scatter_and_all_gather_are_the_halves_of_the_ring(world_size):
+def test_the_halves_of_the_ring_and_all_to_all_bring_each_part_to_its_rank(world_size):
+    everybody = range(world_size)
     scattered = hold(everyone(schedules.reduce_scatter, world_size), own_summand(world_size, world_size))[-1]
     assert all(scattered[rank][rank] == Counter(range(world_size)) for rank in range(world_size))
-    start = [
-        [Counter({rank: 1}) if part == rank else Counter() for part in range(world_size)] for rank in range(world_size)
-    ]
+    start = [[Counter({rank: 1}) if part == rank else Counter() for part in everybody] for rank in everybody]
     gathered = hold(everyone(schedules.all_gather, world_size), start)[-1]
-    assert gathered == [[Counter({part: 1}) for part in range(world_size)]] * world_size
-
-
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_all_to_all_brings_part_q_of_every_rank_to_rank_q(world_size):
-    start = [[Counter({100 * rank + part: 1}) for part in range(world_size)] for rank in range(world_size)]
+    assert gathered == [[Counter({part: 1}) for part in everybody]] * world_size
+    start = [[Counter({100 * rank + part: 1}) for part in everybody] for rank in everybody]
     received = hold(everyone(schedules.all_to_all, world_size), start)[-1]
-    assert received == [
-        [Counter({100 * sender + rank: 1}) for sender in range(world_size)] for rank in range(world_size)
-    ]
+    assert received == [[Counter({100 * sender + rank: 1}) for sender in everybody] for rank in everybody]
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -79,14 +75,6 @@ def test_nobody_overwrites_what_it_is_sending(world_size):
             sent = {send.part for send in each.sends}
             overwritten = {receive.part for receive in each.receives if not receive.add}
             assert not sent & overwritten
-
-
-@pytest.mark.parametrize("algorithm", schedules.ALL_REDUCE)
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_messages_are_as_predicted(algorithm, world_size):
-    for rank in range(world_size):
-        sends = [send for each in schedules.ALL_REDUCE[algorithm](world_size, rank) for send in each.sends]
-        assert len(sends) == predict.all_reduce(1, world_size, algorithm, rank).messages
 
 
 def test_a_message_with_one_end_is_refused_and_named():

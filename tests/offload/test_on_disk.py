@@ -1,7 +1,6 @@
 """A model in files takes the steps of one that is not, holds a unit or two, and survives what may befall files."""
 
-from __future__ import annotations
-
+import dataclasses
 import errno
 import itertools
 import json
@@ -16,18 +15,13 @@ from torch import Tensor, nn
 
 from course_kit import measure, ranks
 from course_kit.ranks import RankFailure
-from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.model.text import Batch
 from course_lib.offload import disk as disk_module
 from course_lib.offload.disk import Disk, bandwidth
 from course_lib.offload.on_disk import DiskOffloadedModel
 from course_lib.train.recompute import recompute
-from course_lib.train.step import train_step
-
-CONFIG = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=16)
-ADAMW: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
-BATCHES = [text.stories(0).batch(seed=0, step=step, rank=0, batch_size=4, context=16) for step in range(5)]
+from tests.offload.beside import ADAMW, BATCHES, CONFIG, Beside
 
 
 def take(model: DiskOffloadedModel, batches: list[Batch]) -> list[float]:
@@ -40,40 +34,12 @@ def take(model: DiskOffloadedModel, batches: list[Batch]) -> list[float]:
     return losses
 
 
-def same(model: DiskOffloadedModel, oracle: nn.Module) -> bool:
-    state = model.whole_state_dict()
-    return all(torch.equal(state[name], value) for name, value in oracle.state_dict().items())
+def beside(folder: Path, inside: nn.Module, prefetch: bool = True) -> Beside:
+    def wrap(inside: nn.Module) -> Any:
+        model = DiskOffloadedModel(inside, Disk(folder), prefetch, **ADAMW)
+        return model, model, model.whole_state_dict
 
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("prefetch", [True, False])
-def test_each_step_is_that_of_adamw(tmp_path: Path, tied: bool, prefetch: bool) -> None:
-    config = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=16, tied=tied)
-    model, oracle = DiskOffloadedModel(GPT(config), Disk(tmp_path), prefetch, **ADAMW), GPT(config)
-    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
-    for batch in BATCHES:
-        loss = train_step(oracle, adamw, batch)
-        assert take(model, [batch]) == [loss.item()] and same(model, oracle)
-
-
-def test_16_bit_weights_have_fp32_masters(tmp_path: Path) -> None:
-    model, oracle = (
-        DiskOffloadedModel(GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path), **ADAMW),
-        GPT(CONFIG, dtype=torch.bfloat16),
-    )
-    masters = [weight.detach().float().requires_grad_() for weight in oracle.parameters()]
-    adamw = torch.optim.AdamW(masters, fused=True, **ADAMW)
-    for batch in BATCHES:
-        oracle.zero_grad()
-        oracle(*batch).backward()
-        for master, weight in zip(masters, oracle.parameters(), strict=True):
-            master.grad = None if weight.grad is None else weight.grad.float()
-        adamw.step()
-        with torch.no_grad():
-            for master, weight in zip(masters, oracle.parameters(), strict=True):
-                weight.copy_(master)
-        take(model, [batch])
-        assert same(model, oracle)
+    return Beside(inside, wrap)
 
 
 class Recomputed(nn.Module):
@@ -101,107 +67,73 @@ class Branches(nn.Module):
         return (self.blocks[0](x) * self.scale).square().mean()
 
 
-@pytest.mark.parametrize("kind", [Recomputed, Branches])
-def test_so_is_that_of_other_modules(tmp_path: Path, kind: type[nn.Module]) -> None:
+class Twice(nn.Module):
+    """A block that is used twice in a pass, the second time perhaps only half of it."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.whole, self.blocks = whole, nn.ModuleList([Half()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[0](self.blocks[0](x, self.whole), True).square().mean()
+
+
+class Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, whole: bool) -> Tensor:
+        return self.two(self.one(x)) if whole else self.one(x)
+
+
+@pytest.mark.parametrize("kind", [Recomputed, Branches, lambda: Twice(True)], ids=["recomputed", "branches", "twice"])
+def test_each_step_is_that_of_adamw(tmp_path: Path, kind: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    inside, oracle = kind(), kind()
-    oracle.load_state_dict(inside.state_dict())
-    model = DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW)
-    adamw = torch.optim.AdamW([w for w in oracle.parameters() if w.requires_grad], fused=True, **ADAMW)
+    both = beside(tmp_path, kind())
     for x in torch.randn(3, 2, 4).unbind():
-        model(x).backward()
-        model.step()
-        adamw.zero_grad()
-        oracle(x).backward()
-        adamw.step()
-        assert same(model, oracle)
+        both.step((x,))
 
 
-def test_a_folder_goes_on_where_it_ended(tmp_path: Path) -> None:
-    whole = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW)
-    losses = take(whole, BATCHES)
-    take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "parts"), **ADAMW), BATCHES[:2])
-    again = DiskOffloadedModel(GPT(CONFIG, seed=7), Disk(tmp_path / "parts"), **ADAMW)
-    assert again.steps == 2 and take(again, BATCHES[2:]) == losses[2:]
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("prefetch", "dtype"), [(True, torch.float32), (False, torch.float32), (True, torch.bfloat16)])
+def test_so_is_that_of_a_gpt(tmp_path: Path, tied: bool, prefetch: bool, dtype: torch.dtype) -> None:
+    """Also of the sum of several losses."""
+    both = beside(tmp_path, GPT(dataclasses.replace(CONFIG, tied=tied), dtype=dtype), prefetch)
+    for batch in BATCHES:
+        both.step(batch)
+    for pair in itertools.pairwise(BATCHES[:3]):
+        both.step(*pair)
 
 
-def test_a_step_reads_16_bytes_a_parameter_and_writes_14(tmp_path: Path) -> None:
-    inside, disk = GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path)
-    blocks, psi = (sum(p.numel() for p in part.parameters()) for part in (inside.blocks, inside))
-    model = DiskOffloadedModel(inside, disk, **ADAMW)
-    assert disk.written_bytes == 14 * psi
-    read = disk.read_bytes
-    take(model, BATCHES[:1])
-    assert disk.written_bytes == 28 * psi
-    assert disk.read_bytes - read == 16 * blocks + 14 * (psi - blocks) + 2 * (psi - blocks), "and the root's again"
+def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
+    both = beside(tmp_path, Twice(False))
+    with pytest.raises(ValueError, match="unit 1 was updated, and has got a gradient again"):
+        both.model(torch.randn(2, 4)).backward()
+    with pytest.raises(ValueError, match="nothing of it counts"):
+        both.ours.step()
+    both.compare()
 
 
-def test_weights_in_memory_do_not_grow_with_the_blocks(tmp_path: Path) -> None:
-    peaks = {}
-    for layers in (4, 8):
-        inside = GPT(GPTConfig(layers=layers, width=16, heads=2, vocab_size=256, context=16))
-        unit = sum(p.nbytes for p in inside.blocks[0].parameters())
-        root = sum(p.nbytes for p in inside.parameters()) - layers * unit
-        model = DiskOffloadedModel(inside, Disk(tmp_path / str(layers)), **ADAMW)
-        take(model, BATCHES[:1])
-        with measure.memory(model) as record:
-            loss = model(*BATCHES[1])
-            loss.backward()
-            model.step()
-        held = max(record.timeline["parameters"])
-        nothing = 4 * (layers + 1)  # the NaN of each unit
-        assert held <= root + 2 * unit + nothing
-        peaks[layers] = held - nothing
-    assert peaks[4] == peaks[8]
+@pytest.mark.parametrize("then", ["step", "go on"])
+def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: str) -> None:
+    inside = GPT(CONFIG)
+    both = beside(tmp_path, inside)
+    both.step(BATCHES[0])
 
+    def fail(_: Tensor) -> None:
+        raise KeyError("in the middle")
 
-def die_in_the_third_step(folder: Path, point: int) -> None:
-    """In a process of its own: it ends in the middle of a file, or just before the step counts."""
-    model = DiskOffloadedModel(GPT(CONFIG), Disk(folder), **ADAMW)
-    take(model, BATCHES[:2])
-    write, left = disk_module._write_file, point
-
-    def last_words(path: Path, vector: Tensor) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            path.write_bytes(b"half")
-            os._exit(9)
-        write(path, vector)
-
-    disk_module._write_file = last_words
-    if point == 8:
-        os.replace = lambda *names: os._exit(9)
-    take(model, BATCHES[2:3])
-
-
-def test_a_step_that_was_not_committed_never_was(tmp_path: Path) -> None:
-    """A process that dies at one of several points of a step; what it leaves goes on like one that nobody killed."""
-    losses = take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
-    for point in (0, 3, 8):
-        folder = tmp_path / str(point)
-        with pytest.raises(RankFailure, match="exit code 9"):
-            ranks.run(die_in_the_third_step, folder, point, world_size=1)
-        again = DiskOffloadedModel(GPT(CONFIG), Disk(folder), **ADAMW)
-        assert again.steps == 2 and take(again, BATCHES[2:]) == losses[2:]
-        assert len(list(folder.iterdir())) == 9, "four units with two files each, and the manifest"
-
-
-def test_a_full_disk_loses_the_step_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
-    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "full"), **ADAMW)
-    take(model, BATCHES[:2])
-
-    def no_room(path: Path, vector: Tensor) -> None:
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(disk_module, "_write_file", no_room)
-        with pytest.raises(OSError, match="this step was not written.*step before.*as much room again") as raised:
-            take(model, BATCHES[2:3])
-    assert raised.value.errno == errno.ENOSPC and model.steps == 2
-    assert take(model, BATCHES[2:]) == losses[2:], "once there is room, training goes on"
+    hook = inside.blocks[0].register_forward_hook(lambda _, __, y: y.register_hook(fail) and None)
+    with pytest.raises(KeyError):
+        both.model(*BATCHES[3]).backward()
+    hook.remove()
+    if then == "go on":
+        both.step(BATCHES[1])
+    else:
+        with pytest.raises(ValueError, match="nothing of it counts"):
+            both.ours.step()
+        both.compare()
 
 
 def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
@@ -268,83 +200,23 @@ def test_bandwidth_is_that_of_a_file(tmp_path: Path) -> None:
     assert min(measured) > 1e5 and not list(tmp_path.iterdir())
 
 
-class Twice(nn.Module):
-    """A block that is used twice in a pass, the second time perhaps only half of it."""
-
-    def __init__(self, whole: bool) -> None:
-        super().__init__()
-        self.whole, self.blocks = whole, nn.ModuleList([Half()])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.blocks[0](self.blocks[0](x, self.whole), True).square().mean()
+def test_a_folder_goes_on_where_it_ended(tmp_path: Path) -> None:
+    whole = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW)
+    losses = take(whole, BATCHES[:5])
+    take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "parts"), **ADAMW), BATCHES[:2])
+    again = DiskOffloadedModel(GPT(CONFIG, seed=7), Disk(tmp_path / "parts"), **ADAMW)
+    assert again.steps == 2 and take(again, BATCHES[2:5]) == losses[2:]
 
 
-class Half(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, whole: bool) -> Tensor:
-        return self.two(self.one(x)) if whole else self.one(x)
-
-
-def test_gradients_of_several_passes_are_those_of_the_sum_of_their_losses(tmp_path: Path) -> None:
-    model, oracle = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW), GPT(CONFIG)
-    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
-    for pair in itertools.pairwise(BATCHES):
-        for each, step in ((model, model.step), (oracle, adamw.step)):
-            adamw.zero_grad()
-            sum(each(*batch) for batch in pair).backward()  # type: ignore[union-attr]
-            step()
-        assert same(model, oracle)
-
-
-def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
-    x = torch.randn(2, 4)
-    whole, oracle = Twice(True), Twice(True)
-    oracle.load_state_dict(whole.state_dict())
-    model = DiskOffloadedModel(whole, Disk(tmp_path / "1"), **ADAMW)
-    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
-    model(x).backward()
-    model.step()
-    oracle(x).backward()
-    adamw.step()
-    assert same(model, oracle)
-    model = DiskOffloadedModel(Twice(False), Disk(tmp_path / "2"), **ADAMW)
-    before = model.whole_state_dict()
-    with pytest.raises(ValueError, match="unit 1 was updated, and has got a gradient again"):
-        model(x).backward()
-    with pytest.raises(ValueError, match="nothing of it counts"):
-        model.step()
-    assert all(torch.equal(value, before[name]) for name, value in model.whole_state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "then", [DiskOffloadedModel.step, lambda model: take(model, BATCHES[1:2])], ids=["step", "go on"]
-)
-def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable[[DiskOffloadedModel], object]) -> None:
-    inside, oracle = GPT(CONFIG), GPT(CONFIG)
-    model, adamw = (
-        DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW),
-        torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW),
-    )
-    train_step(oracle, adamw, BATCHES[0])
+def test_a_step_reads_16_bytes_a_parameter_and_writes_14(tmp_path: Path) -> None:
+    inside, disk = GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path)
+    blocks, psi = (sum(p.numel() for p in part.parameters()) for part in (inside.blocks, inside))
+    model = DiskOffloadedModel(inside, disk, **ADAMW)
+    assert disk.written_bytes == 14 * psi
+    read = disk.read_bytes
     take(model, BATCHES[:1])
-
-    def fail(_: Tensor) -> None:
-        raise KeyError("in the middle")
-
-    hook = inside.blocks[0].register_forward_hook(lambda _, __, y: y.register_hook(fail) and None)
-    with pytest.raises(KeyError):
-        model(*BATCHES[3]).backward()
-    hook.remove()
-    if then is DiskOffloadedModel.step:
-        with pytest.raises(ValueError, match="nothing of it counts"):
-            then(model)
-    else:
-        then(model)
-        train_step(oracle, adamw, BATCHES[1])
-    assert same(model, oracle)
+    assert disk.written_bytes == 28 * psi
+    assert disk.read_bytes - read == 16 * blocks + 14 * (psi - blocks) + 2 * (psi - blocks), "and the root's again"
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -410,3 +282,71 @@ def test_a_slow_disk_holds_up_its_writer_and_not_the_whole_model(tmp_path: Path)
             disk.start_write(f"v{number}", torch.zeros(25_000))  # 0.01 s
         disk.commit()
     assert record.peak.total <= 4 * 100_000, "two are written, one waits for its turn, one is made"
+
+
+def test_weights_in_memory_do_not_grow_with_the_blocks(tmp_path: Path) -> None:
+    peaks = {}
+    for layers in (4, 8):
+        inside = GPT(GPTConfig(layers=layers, width=16, heads=2, vocab_size=256, context=16))
+        unit = sum(p.nbytes for p in inside.blocks[0].parameters())
+        root = sum(p.nbytes for p in inside.parameters()) - layers * unit
+        model = DiskOffloadedModel(inside, Disk(tmp_path / str(layers)), **ADAMW)
+        take(model, BATCHES[:1])
+        with measure.memory(model) as record:
+            loss = model(*BATCHES[1])
+            loss.backward()
+            model.step()
+        held = max(record.timeline["parameters"])
+        nothing = 4 * (layers + 1)  # the NaN of each unit
+        assert held <= root + 2 * unit + nothing
+        peaks[layers] = held - nothing
+    assert peaks[4] == peaks[8]
+
+
+def die_in_the_third_step(folder: Path, point: int) -> None:
+    """In a process of its own: it ends in the middle of a file, or just before the step counts."""
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(folder), **ADAMW)
+    take(model, BATCHES[:2])
+    write, left = disk_module._write_file, point
+
+    def last_words(path: Path, vector: Tensor) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            path.write_bytes(b"half")
+            os._exit(9)
+        write(path, vector)
+
+    disk_module._write_file = last_words
+    if point == 8:
+        os.replace = lambda *names: os._exit(9)
+    take(model, BATCHES[2:3])
+
+
+def test_a_step_that_was_not_committed_never_was(tmp_path: Path) -> None:
+    """A process that dies at one of several points of a step; what it leaves goes on like one that nobody killed."""
+    losses = take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES[:5])
+    for point in (0, 3, 8):
+        folder = tmp_path / str(point)
+        with pytest.raises(RankFailure, match="exit code 9"):
+            ranks.run(die_in_the_third_step, folder, point, world_size=1)
+        again = DiskOffloadedModel(GPT(CONFIG), Disk(folder), **ADAMW)
+        assert again.steps == 2 and take(again, BATCHES[2:5]) == losses[2:]
+        assert len(list(folder.iterdir())) == 9, "four units with two files each, and the manifest"
+
+
+def test_a_full_disk_loses_the_step_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES[:5])
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "full"), **ADAMW)
+    take(model, BATCHES[:2])
+
+    def no_room(path: Path, vector: Tensor) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_module, "_write_file", no_room)
+        with pytest.raises(OSError, match="this step was not written.*step before.*as much room again") as raised:
+            take(model, BATCHES[2:3])
+    assert raised.value.errno == errno.ENOSPC and model.steps == 2
+    assert take(model, BATCHES[2:5]) == losses[2:], "once there is room, training goes on"

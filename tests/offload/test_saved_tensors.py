@@ -1,7 +1,5 @@
 """Offload to files: the gradients do not notice, the saved bytes leave the memory, and the files go with the graph."""
 
-from __future__ import annotations
-
 import weakref
 
 import pytest

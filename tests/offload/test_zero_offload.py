@@ -1,11 +1,9 @@
 """AdamW in main memory takes the same steps, holds what it says, sends 4Ψ bytes; delayed, it applies old gradients."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,127 +11,91 @@ import torch
 from torch import Tensor, nn
 
 from course_kit import measure
-from course_lib.model import text
-from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.model.text import Batch
-from course_lib.offload import copy_stream as copy_stream_module
+from course_lib.model.gpt import GPT
 from course_lib.offload.copy_stream import CopyStream
+from course_lib.offload.disk import Disk
 from course_lib.offload.zero_offload import UPDATE_BYTES, OffloadedAdamW
 from course_lib.predict import offload as formulas
 from course_lib.train.step import train_step
-
-CONFIG = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)
-BATCHES = [text.stories(0).batch(seed=0, step=step, rank=0, batch_size=4, context=16) for step in range(6)]
-ADAMW: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
+from tests.offload.beside import ADAMW, BATCHES, CONFIG, Beside, Clock
 
 
-def masters_oracle(
-    model: nn.Module, batches: list[tuple[Tensor, Tensor]], delay_from: int | None = None
-) -> list[float]:
-    """The losses, and `model` trained, with fp32 masters in plain sight. From a step on, gradients are a step late."""
-    weights = list(model.parameters())
-    masters = [weight.detach().float().clone().requires_grad_() for weight in weights]
-    adamw, losses, waiting = torch.optim.AdamW(masters, fused=True, **ADAMW), [], []
-    for step, batch in enumerate(batches):
-        model.zero_grad()
-        loss = model(*batch)
-        loss.backward()
-        losses.append(loss.item())
-        waiting.append([weight.grad.float() for weight in weights if weight.grad is not None])
-        late = 1 if delay_from is not None and step >= delay_from else 0
-        while len(waiting) > late:
-            for master, gradient in zip(masters, waiting.pop(0), strict=True):
-                master.grad = gradient
-            adamw.step()
-        with torch.no_grad():
-            for weight, master in zip(weights, masters, strict=True):
-                weight.copy_(master)
-    return losses
+def beside(inside: nn.Module, delay_from: int | None = None, way_home: float | None = None) -> Beside:
+    def wrap(inside: nn.Module) -> Any:
+        optimizer = OffloadedAdamW(inside, CopyStream(), CopyStream(way_home), delay_from, **ADAMW)
+        return inside, optimizer, inside.state_dict
+
+    return Beside(inside, wrap, delay_from)
 
 
-def offloaded(model: nn.Module, batches: list[Batch], delay_from: int | None = None) -> list[float]:
-    optimizer, losses = OffloadedAdamW(model, CopyStream(), CopyStream(), delay_from, **ADAMW), []
-    for batch in batches:
-        loss = model(*batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+class Two(nn.Module):
+    """Of two layers one is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x).sum()
+
+
+def test_gradients_of_several_passes_add_up_and_an_unused_weight_stays() -> None:
+    torch.manual_seed(0)
+    beside(Two()).step(*((x,) for x in torch.randn(3, 4, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("delay_from", [None, 0, 2])
+def test_each_step_is_that_of_adamw(delay_from: int | None, dtype: torch.dtype) -> None:
+    both = beside(GPT(CONFIG, dtype=dtype), delay_from)
+    for batch in BATCHES:
+        both.step(batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_on_a_slow_way_home_do_not_hear_of_the_next_update(dtype: torch.dtype) -> None:
+    """Which runs meanwhile: what travels is a copy, also where nothing is rounded."""
+    model = GPT(CONFIG, dtype=dtype)
+    both = beside(model, 0, 20 * sum(weight.numel() for weight in model.parameters()))
+    for batch in BATCHES:
+        both.step(batch)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_steps_stay_the_same() -> None:
+    both = beside(GPT(CONFIG, dtype=torch.bfloat16).cuda())
+    for inputs, targets in BATCHES:
+        both.step((inputs.cuda(), targets.cuda()))
 
 
 def same(ours: nn.Module, theirs: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
-def test_each_step_is_that_of_adamw() -> None:
+def test_settle_ends_the_update_that_is_under_way() -> None:
+    usual, delayed = GPT(CONFIG), GPT(CONFIG)
+    optimizers = [OffloadedAdamW(usual, CopyStream(), CopyStream(), **ADAMW)]
+    optimizers.append(OffloadedAdamW(delayed, CopyStream(), CopyStream(), delay_from=0, **ADAMW))
+    for model, optimizer in zip((usual, delayed), optimizers):
+        model(*BATCHES[0]).backward()
+        optimizer.step()
+    assert not same(usual, delayed)
+    optimizers[1].settle()
+    assert same(usual, delayed)
+
+
+def test_zero_grad_forgets_what_has_left() -> None:
+    """A model's `zero_grad` does not: its gradients lie in main memory."""
     ours, theirs = GPT(CONFIG), GPT(CONFIG)
     optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
     oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
-    for batch in BATCHES:
+    for forgotten, batch in itertools.pairwise(BATCHES):
+        ours(*forgotten).backward()
+        optimizer.zero_grad(set_to_none=True)  # as `train_step` says it
         ours(*batch).backward()
         optimizer.step()
         train_step(theirs, oracle, batch)
         assert same(ours, theirs)
-
-
-@pytest.mark.parametrize("delay_from", [None, 0, 2])
-def test_each_loss_is_that_of_masters_in_plain_sight(delay_from: int | None) -> None:
-    ours, theirs = GPT(CONFIG, dtype=torch.bfloat16), GPT(CONFIG, dtype=torch.bfloat16)
-    assert offloaded(ours, BATCHES, delay_from) == masters_oracle(theirs, BATCHES, delay_from)
-    assert same(ours, theirs)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_on_a_slow_way_home_do_not_hear_of_the_next_update(dtype: torch.dtype) -> None:
-    """Which runs meanwhile: what travels is a copy, also where nothing is rounded."""
-    ours, theirs = GPT(CONFIG, dtype=dtype), GPT(CONFIG, dtype=dtype)
-    psi = sum(weight.numel() for weight in ours.parameters())
-    optimizer, losses = OffloadedAdamW(ours, CopyStream(), CopyStream(bytes_per_s=20 * psi), 0, **ADAMW), []
-    for batch in BATCHES:
-        loss = ours(*batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses == masters_oracle(theirs, BATCHES, delay_from=0) and same(ours, theirs)
-
-
-def test_a_delayed_update_is_not_the_usual_one() -> None:
-    usual, delayed = GPT(CONFIG), GPT(CONFIG)
-    assert offloaded(usual, BATCHES)[1] != offloaded(delayed, BATCHES, delay_from=0)[1]
-
-
-def test_settle_ends_the_update_that_is_under_way() -> None:
-    usual, delayed = GPT(CONFIG), GPT(CONFIG)
-    offloaded(usual, BATCHES[:1])
-    optimizer = OffloadedAdamW(delayed, CopyStream(), CopyStream(), delay_from=0, **ADAMW)
-    delayed(*BATCHES[0]).backward()
-    optimizer.step()
-    assert not same(usual, delayed)
-    optimizer.settle()
-    assert same(usual, delayed)
-
-
-def test_gradients_of_several_passes_add_up_and_an_unused_weight_stays() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.idle = nn.Linear(3, 1), nn.Linear(3, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.used(x).sum()
-
-    torch.manual_seed(0)
-    ours, theirs, parts = Two(), Two(), torch.randn(3, 4, 3).unbind()
-    theirs.load_state_dict(ours.state_dict())
-    before = ours.idle.weight.clone()
-    optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
-    oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
-    for part in parts:
-        ours(part).backward()
-        theirs(part).backward()
-    optimizer.step()
-    oracle.step()
-    assert same(ours, theirs) and torch.equal(ours.idle.weight, before)
 
 
 def test_the_device_keeps_two_bytes_a_parameter_and_sends_two_each_way() -> None:
@@ -155,6 +117,46 @@ def test_the_device_keeps_two_bytes_a_parameter_and_sends_two_each_way() -> None
     assert record.now.gradients == 0 and record.now.parameters == 2 * psi
 
 
+@pytest.mark.parametrize("bytes_per_s", [1e3, 1e6])
+def test_time_follows_bandwidth_and_sleeping_too_long_is_made_up_for(
+    monkeypatch: pytest.MonkeyPatch, bytes_per_s: float
+) -> None:
+    """On a clock that oversleeps by half each time: what comes late is no later than one sleep was too long."""
+    clock = Clock(monkeypatch, oversleeps=1.5)
+    sizes, stream = (1000, 250, 2000, 500), CopyStream(bytes_per_s)
+    gate = threading.Event()
+    stream._worker.submit(gate.wait)  # all are asked for at one time
+    copies = [stream.send(torch.zeros(size), torch.zeros(size)) for size in sizes]
+    gate.set()
+    for copy in copies:
+        copy.result()
+    link = 4 * sum(sizes) / bytes_per_s
+    assert link <= clock.now <= link + 0.5 * 4 * max(sizes) / bytes_per_s
+
+
+def test_an_update_takes_32_bytes_a_parameter_over_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, layer = Clock(monkeypatch), nn.Linear(10, 10, bias=False)
+    optimizer = OffloadedAdamW(layer, CopyStream(), CopyStream(), memory_bytes_per_s=32_000)
+    layer(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    assert formulas.UPDATE_BYTES == UPDATE_BYTES == 32 and clock.now == pytest.approx(100 * 32 / 32_000)
+
+
+def test_senseless_arguments_are_refused(tmp_path: Path) -> None:
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match="requires_grad=False"):
+        OffloadedAdamW(frozen, CopyStream(), CopyStream())
+    with pytest.raises(ValueError, match="cannot be -1"):
+        OffloadedAdamW(nn.Linear(2, 2), CopyStream(), CopyStream(), delay_from=-1)
+    with pytest.raises(ValueError, match="bytes_per_s"):
+        CopyStream(bytes_per_s=0)
+    with pytest.raises(RuntimeError, match="size"):
+        CopyStream().send(torch.zeros(3), torch.zeros(4)).result()
+    with pytest.raises(ValueError, match="bytes_per_s=0"):
+        Disk(tmp_path, bytes_per_s=0)
+
+
+@pytest.mark.timed
 def test_a_paced_lane_takes_its_time_while_the_caller_goes_on() -> None:
     stream, source = CopyStream(bytes_per_s=1e6), torch.arange(50_000.0)
     into = torch.zeros(50_000)
@@ -164,43 +166,6 @@ def test_a_paced_lane_takes_its_time_while_the_caller_goes_on() -> None:
     for copy in copies:
         copy.result()
     assert time.perf_counter() - start >= 0.4 and torch.equal(into, source) and stream.carried == 400_000
-
-
-@pytest.mark.parametrize("bytes_per_s", [1e3, 1e6])
-def test_time_follows_bandwidth_and_sleeping_too_long_is_made_up_for(
-    monkeypatch: pytest.MonkeyPatch, bytes_per_s: float
-) -> None:
-    """On a clock that oversleeps by half each time: what comes late is no later than one sleep was too long."""
-    clock = [100.0]
-
-    def sleep(seconds: float) -> None:
-        clock[0] += 1.5 * seconds
-
-    monkeypatch.setattr(copy_stream_module, "time", SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep))
-    sizes, stream = (1000, 250, 2000, 500), CopyStream(bytes_per_s)
-    gate = threading.Event()
-    stream._worker.submit(gate.wait)  # all are asked for at one time
-    copies = [stream.send(torch.zeros(size), torch.zeros(size)) for size in sizes]
-    gate.set()
-    for copy in copies:
-        copy.result()
-    link = 4 * sum(sizes) / bytes_per_s
-    assert link <= clock[0] - 100 <= link + 0.5 * 4 * max(sizes) / bytes_per_s
-
-
-def test_what_goes_wrong_on_the_way_is_raised_where_it_is_waited_for() -> None:
-    with pytest.raises(RuntimeError, match="size"):
-        CopyStream().send(torch.zeros(3), torch.zeros(4)).result()
-
-
-def test_senseless_arguments_are_refused() -> None:
-    frozen = nn.Linear(2, 2).requires_grad_(False)
-    with pytest.raises(ValueError, match="requires_grad=False"):
-        OffloadedAdamW(frozen, CopyStream(), CopyStream())
-    with pytest.raises(ValueError, match="cannot be -1"):
-        OffloadedAdamW(nn.Linear(2, 2), CopyStream(), CopyStream(), delay_from=-1)
-    with pytest.raises(ValueError, match="bytes_per_s"):
-        CopyStream(bytes_per_s=0)
 
 
 def seconds_a_step(delay_from: int | None, memory_bytes_per_s: float | None, steps: int = 6) -> float:
@@ -225,8 +190,8 @@ def seconds_a_step(delay_from: int | None, memory_bytes_per_s: float | None, ste
     return (time.perf_counter() - start) / steps
 
 
-def test_an_update_takes_32_bytes_a_parameter_over_main_memory_and_late_it_hides() -> None:
-    assert formulas.UPDATE_BYTES == UPDATE_BYTES == 32
+@pytest.mark.timed
+def test_an_update_that_is_late_hides() -> None:
     for _ in range(5):  # one of five has to show it: others may use this machine, too
         usual, late = (seconds_a_step(delay_from, 32_000 / 0.08) for delay_from in (None, 0))
         assert usual >= 0.18 and late >= 0.1
@@ -235,6 +200,7 @@ def test_an_update_takes_32_bytes_a_parameter_over_main_memory_and_late_it_hides
     raise AssertionError(f"late {late:.2f} s, usual {usual:.2f} s")
 
 
+@pytest.mark.timed
 def test_a_late_update_begins_while_the_weights_before_it_go_home() -> None:
     """The processor needs 0.1 s, and the way home 0.1 s: in turns they would leave 0.2 s for each step."""
     taken: list[float] = []
@@ -247,39 +213,3 @@ def test_a_late_update_begins_while_the_weights_before_it_go_home() -> None:
             o.step()
         taken.append(time.perf_counter() - start)
     assert min(taken) >= 0.5 and taken[-1] < 0.85, taken
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_steps_stay_the_same() -> None:
-    ours, theirs = (GPT(CONFIG, dtype=torch.bfloat16).cuda() for _ in range(2))
-    batches = [(inputs.cuda(), targets.cuda()) for inputs, targets in BATCHES]
-    optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
-    masters = [nn.Parameter(weight.detach().cpu().float()) for weight in theirs.parameters()]
-    adamw = torch.optim.AdamW(masters, fused=True, **ADAMW)
-    for batch in batches:
-        ours(*batch).backward()
-        optimizer.step()
-        theirs.zero_grad()
-        theirs(*batch).backward()
-        for master, weight in zip(masters, theirs.parameters(), strict=True):
-            assert weight.grad is not None
-            master.grad = weight.grad.cpu().float()
-        adamw.step()
-        with torch.no_grad():
-            for weight, master in zip(theirs.parameters(), masters, strict=True):
-                weight.copy_(master)
-        assert same(ours, theirs)
-
-
-def test_zero_grad_forgets_what_has_left() -> None:
-    """A model's `zero_grad` does not: its gradients lie in main memory."""
-    ours, theirs = GPT(CONFIG), GPT(CONFIG)
-    optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
-    oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
-    for forgotten, batch in itertools.pairwise(BATCHES):
-        ours(*forgotten).backward()
-        optimizer.zero_grad(set_to_none=True)  # as `train_step` says it
-        ours(*batch).backward()
-        optimizer.step()
-        train_step(theirs, oracle, batch)
-        assert same(ours, theirs)

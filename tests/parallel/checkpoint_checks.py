@@ -3,8 +3,6 @@
 The tests call these with `Checkpoints`, and with the known-wrong ones of `tests/mutants/parallel/checkpoint.py`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -45,7 +43,6 @@ class Noisy(nn.Module):
         self.register_buffer("passing", torch.zeros(2), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Some loss."""
         if self.training:
             self.seen += 1
         hidden = nn.functional.dropout(torch.tanh(self.first(x) + self.frozen(x)), 0.3)
@@ -72,7 +69,6 @@ class Training:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.rule, lambda step: 1 / (1 + step))
 
     def checkpoints(self, make: Make, folder: Path, keep: int = 2) -> Checkpoints:
-        """Of this training."""
         return make(folder, self.model, self.optimizer, keep=keep, scaler=self.scaler, schedule=self.schedule)
 
     def go(self, first: int, last: int) -> None:
@@ -100,15 +96,11 @@ class Training:
 
     def everything(self) -> dict[str, Any]:
         """What a run's future depends on, on this rank."""
-        pieces = {
-            f"{key}/{cut.name}/{cut.begin}": tensor.detach().flatten().clone()
-            for cut in saved_shards_of(self.model, self.optimizer)
-            for key, tensor in cut.tensors(self.rule).items()
-        }
+        own = {f"{name}/{begin}": tensor for name, _, begin, tensor in pieces(self.model, self.optimizer)}
         counts = [float(state["step"]) for state in self.rule.state.values() if "step" in state]
         weights = {f"model/{name}": tensor for name, tensor in self.weights().items()}
         known = {"counts": counts, "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict()}
-        return pieces | weights | known | {"random": torch.get_rng_state(), "lr": self.rule.param_groups[0]["lr"]}
+        return own | weights | known | {"random": torch.get_rng_state(), "lr": self.rule.param_groups[0]["lr"]}
 
 
 def assert_equal(found: dict[str, Any], wanted: dict[str, Any], when: str) -> None:
@@ -141,7 +133,7 @@ def save_one(make: Make, kind: Kind, folder: Path) -> tuple[dict[str, Any], list
     checkpoints = training.checkpoints(make, folder)
     training.go(0, 3)
     checkpoints.save(3)
-    return training.weights(), pieces(training)
+    return training.weights(), pieces(training.model, training.optimizer)
 
 
 def load_one(make: Make, kind: Kind, folder: Path, steps: int = 0) -> tuple[dict[str, Any], list[Any]]:
@@ -149,18 +141,19 @@ def load_one(make: Make, kind: Kind, folder: Path, steps: int = 0) -> tuple[dict
     training = Training(kind, seed=1)
     training.go(0, 1)  # a state of its own, which must go
     training.checkpoints(make, folder).load()
-    loaded = training.weights(), pieces(training)
+    loaded = training.weights(), pieces(training.model, training.optimizer)
     training.go(3, 3 + steps)
     return loaded
 
 
-def pieces(training: Training) -> list[Any]:
-    """(name, shape, place of the first element, elements) of weights and states on this rank."""
-    return [
+def pieces(model: Any, optimizer: Any) -> list[Any]:
+    """(name, shape, place of the first element, elements) of weights and states on this rank, by name."""
+    found = [
         (f"{key}/{cut.name}", cut.shape, cut.begin, tensor.detach().flatten().clone())
-        for cut in saved_shards_of(training.model, training.optimizer)
-        for key, tensor in cut.tensors(training.rule).items()
+        for cut in saved_shards_of(model, optimizer)
+        for key, tensor in cut.tensors(getattr(optimizer, "optimizer", optimizer)).items()
     ]
+    return sorted(found, key=lambda piece: piece[0])
 
 
 def joined(per_rank: list[list[Any]]) -> dict[str, Tensor]:
@@ -305,6 +298,26 @@ def check_synced(make: Make, folder: Path) -> None:
         assert done == size, f"{name} is published with {size} bytes, of which {done} were synced"
     mine = [path for path in synced if f"__{dist.get_rank()}_0" in path]
     assert mine, "this rank has not synced its file"
+
+
+def check_goes_on(make: Make, folder: Path) -> None:
+    """A save in the background returns while the disk has not yet synced a file: this one syncs when it is told to."""
+    training, sync, told, seen = Training("zero1"), os.fsync, threading.Event(), []
+    checkpoints = training.checkpoints(make, folder)
+    training.go(0, 1)
+
+    def wait_and_sync(file: int) -> None:
+        seen.append(told.wait(0 if False in seen else 2))
+        sync(file)
+
+    os.fsync = wait_and_sync
+    try:
+        checkpoints.save(1, wait=False)
+        told.set()
+        checkpoints.wait()
+    finally:
+        os.fsync = sync
+    assert seen and all(seen), "training waits until all is written"
 
 
 def check_wait(make: Make, folder: Path) -> None:

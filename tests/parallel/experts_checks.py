@@ -3,8 +3,6 @@
 The tests call these with `ParallelExperts`, and with the known-wrong ones of `tests/mutants/parallel/experts.py`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -18,7 +16,8 @@ from course_lib.collectives.operators import Group, all_reduce
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.parallel.experts import ParallelExperts, combine, dispatch, holdings
 from course_lib.parallel.mesh import Mesh, process_groups
-from tests.parallel.checks import OPTIMIZERS, agree
+from tests.parallel.judging import agree, off
+from tests.parallel.parity import RULES
 
 TOKENS, BALANCE, Z = 24, 0.1, 0.01
 LIMIT = 1e-11
@@ -70,7 +69,8 @@ def check_parity(cut: Layer, config: ExpertConfig, axes: dict[str, int], optimiz
     single = oracle(config)
     ours = cut(single, groups)
     copies, tokens = axes.get("data", 1), slice(mine.tokens.start, mine.tokens.stop)
-    both = [OPTIMIZERS[optimizer](model.parameters()) for model in (single, ours)]
+    kind, settings = RULES[optimizer]
+    both = [kind(model.parameters(), **settings) for model in (single, ours)]
     for step in range(4):
         for opt in both:
             opt.zero_grad(set_to_none=True)
@@ -82,23 +82,15 @@ def check_parity(cut: Layer, config: ExpertConfig, axes: dict[str, int], optimiz
         term.backward()
         total, dropped = (sum_over(each, groups) for each in (term.detach(), (~ours.routing.kept_Tk).sum()))
         assert (dropped > 0) == (config.capacity_factor is not None), f"{dropped} choices are dropped in step {step}"
-        problems = off("output", out, want[:, tokens]) + off("loss", total, loss)
-        problems += off("gradient of the input", own.grad, grad_of(whole)[:, tokens])
+        problems = off("output", out, want[:, tokens], LIMIT) + off("loss", total, loss, LIMIT)
+        problems += off("gradient of the input", own.grad, grad_of(whole)[:, tokens], LIMIT)
         for name, held in parts(ours, "gradient").items():
-            problems += off(f"gradient of {name}", held, own_parts(single, mine, "gradient")[name])
+            problems += off(f"gradient of {name}", held, own_parts(single, mine, "gradient")[name], LIMIT)
         for opt in both:
             opt.step()
         for name, held in parts(ours, "weight").items():
-            problems += off(f"weight of {name}", held, own_parts(single, mine, "weight")[name])
-        agree(not problems, f"in step {step} {', '.join(problems)}")
-
-
-def off(what: str, ours: Tensor | None, theirs: Tensor) -> list[str]:
-    """What is wrong, if it is."""
-    if ours is None or ours.shape != theirs.shape:
-        return [f"the {what} is missing"]
-    distance = float((ours - theirs).detach().abs().max())
-    return [] if distance < LIMIT else [f"the {what} is off by {distance:.1e}"]
+            problems += off(f"weight of {name}", held, own_parts(single, mine, "weight")[name], LIMIT)
+        agree(problems, f"in step {step} ")
 
 
 def sum_over(term: Tensor, groups: dict[str, Any]) -> Tensor:

@@ -1,7 +1,5 @@
 """Sharded checkpoints on real ranks: resumed is uninterrupted, N ranks save and M load, and ranks that are killed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,8 +11,12 @@ from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.zero3 import Zero3
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel import checkpoint_checks as checks
+from tests.parallel.judging import refused
 
 run = ranks.run
+
+
+nightly, SIZES = pytest.mark.nightly, [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", checks.KINDS)
@@ -32,12 +34,12 @@ def test_what_is_forgotten_is_noticed(tmp_path, mutant):
         run(checks.check_resume, mutant, wrong.WRONG_RUNS[mutant], tmp_path, world_size=2, diagnose=False)
 
 
-@pytest.mark.parametrize("saving", [1, 2, 4])
+@pytest.mark.parametrize(("saving", "loads"), [(2, [4, 1]), *(pytest.param(n, SIZES, marks=nightly) for n in SIZES)])
 @pytest.mark.parametrize("kind", ["zero2", "zero3 bf16", "plain"])
-def test_other_numbers_of_ranks_load_the_same_tensors(tmp_path, kind, saving):
+def test_other_numbers_of_ranks_load_the_same_tensors(tmp_path, kind, saving, loads):
     saved = run(checks.save_one, Checkpoints, kind, tmp_path, world_size=saving, diagnose=False)
     whole = checks.joined([pieces for _, pieces in saved])
-    for loading in {1, 2, 3, 4} - {saving}:
+    for loading in loads:
         loaded = run(checks.load_one, Checkpoints, kind, tmp_path, world_size=loading, diagnose=False)
         checks.assert_equal(checks.joined([pieces for _, pieces in loaded]), whole, f"{saving} → {loading}")
         for weights, _ in loaded:
@@ -64,30 +66,36 @@ def test_a_rank_that_was_not_there_draws_numbers_of_its_own(tmp_path):
     assert len({tuple(numbers) for numbers in (first, *others)}) == 3
 
 
+def whole_of(kind, folder, call, n, *args):
+    """What all ranks have together, and each one's own: after a save, or a load on `n` ranks."""
+    found = run(call, Checkpoints, kind, folder, *args, world_size=n, diagnose=False)
+    tensors = checks.joined([pieces for _, pieces in found])
+    tensors.pop("step/scale", None)  # a plain weight without dims looks like Adam's step count
+    return tensors, found
+
+
 @pytest.mark.parametrize(("saves", "loads"), [("zero1", "zero3"), ("zero3", "plain"), ("plain", "zero2")])
 def test_one_stage_loads_what_another_has_saved(tmp_path, saves, loads):
-    saved = run(checks.save_one, Checkpoints, saves, tmp_path, world_size=3, diagnose=False)
-    loaded = run(checks.load_one, Checkpoints, loads, tmp_path, world_size=2, diagnose=False)
-    whole, found = (checks.joined([pieces for _, pieces in each]) for each in (saved, loaded))
-    for tensors in (whole, found):
-        tensors.pop("step/scale", None)  # a plain weight without dims looks like Adam's step count
+    whole, saved = whole_of(saves, tmp_path, checks.save_one, 3)
+    found, loaded = whole_of(loads, tmp_path, checks.load_one, 2)
     checks.assert_equal(found, whole, f"3 × {saves} → 2 × {loads}")
     for weights, _ in loaded:
         checks.assert_equal(weights, saved[0][0], "the model")
 
 
-@pytest.mark.parametrize("loads", ["bf16", "zero3 bf16", "plain bf16"])
-@pytest.mark.parametrize("saves", ["bf16", "zero3 bf16", "plain bf16"])
+NARROW = ["bf16", "zero3 bf16", "plain bf16"]
+PAIRS = [(saves, loads) for saves in NARROW for loads in NARROW]
+
+
+@pytest.mark.parametrize(
+    ("saves", "loads"), [pytest.param(*pair, marks=() if pair[0] != pair[1] else nightly) for pair in PAIRS]
+)
 def test_16_bit_training_goes_on_in_another_stage(tmp_path, saves, loads):
     """Adam's moments have the dtype of what it updates: fp32 masters, or without ZeRO the 16-bit weights themselves."""
-    saved = run(checks.save_one, Checkpoints, saves, tmp_path, world_size=2, diagnose=False)
-    steps = int(saves != "plain bf16")  # a plain weight without dims looks like Adam's step count
-    loaded = run(checks.load_one, Checkpoints, loads, tmp_path, steps, world_size=2, diagnose=False)
+    whole, _ = whole_of(saves, tmp_path, checks.save_one, 2)
+    found, loaded = whole_of(loads, tmp_path, checks.load_one, 2, int(saves != "plain bf16"))
     dtypes = {tensor.dtype for _, pieces in loaded for name, *_, tensor in pieces if name.startswith("exp_avg")}
     assert dtypes == {torch.bfloat16 if loads == "plain bf16" else torch.float32}
-    whole, found = (checks.joined([pieces for _, pieces in each]) for each in (saved, loaded))
-    for tensors in (whole, found):
-        tensors.pop("step/scale", None)
     if loads == "plain bf16":
         whole = {name: tensor.bfloat16().to(tensor.dtype) for name, tensor in whole.items()}
     checks.assert_equal(found, whole, f"{saves} → {loads}")
@@ -104,32 +112,27 @@ def test_torch_reads_it_without_us(tmp_path):
         assert torch.equal(flat[f"weights/{name}"].view(tensor.shape), tensor), name
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("check", "mutant", "says"),
+    [
+        (checks.check_bytes, wrong.EachSavesEverything, "AssertionError: .* bytes"),
+        (checks.check_no_leak, wrong.DoesNotCopy, "AssertionError: the checkpoint: .* differs"),
+        (checks.check_synced, wrong.DoesNotSyncMetadata, "AssertionError: .* were synced"),
+        (checks.check_goes_on, wrong.WaitsAnyway, "AssertionError: training waits"),
+        pytest.param(checks.check_wait, wrong.WaitsAnyway, "AssertionError: training waits", marks=pytest.mark.timed),
+    ],
+    ids=["a part each", "no leak", "synced first", "goes on", "hardly waits"],
+)
+def test_a_save_is_what_it_should_be_and_a_wrong_one_is_noticed(tmp_path, check, mutant, says):
+    run(check, Checkpoints, tmp_path / "right", world_size=2, diagnose=False)
+    with pytest.raises(RankFailure, match=says):
+        run(check, mutant, tmp_path / "wrong", world_size=2, diagnose=False)
+
+
+@nightly
+@pytest.mark.parametrize("world_size", [1, 4])
 def test_a_rank_writes_its_part(tmp_path, world_size):
     run(checks.check_bytes, Checkpoints, tmp_path, world_size=world_size, diagnose=False)
-
-
-def test_ranks_that_write_everything_are_noticed(tmp_path):
-    with pytest.raises(RankFailure, match="AssertionError: .* bytes"):
-        run(checks.check_bytes, wrong.EachSavesEverything, tmp_path, world_size=4, diagnose=False)
-
-
-def test_later_changes_do_not_leak(tmp_path):
-    run(checks.check_no_leak, Checkpoints, tmp_path, world_size=2, diagnose=False)
-
-
-def test_leaks_are_noticed(tmp_path):
-    with pytest.raises(RankFailure, match="AssertionError: the checkpoint: .* differs"):
-        run(checks.check_no_leak, wrong.DoesNotCopy, tmp_path, world_size=2, diagnose=False)
-
-
-def test_training_hardly_waits_for_a_save_in_the_background(tmp_path):
-    run(checks.check_wait, Checkpoints, tmp_path, world_size=2, diagnose=False)
-
-
-def test_waiting_is_noticed(tmp_path):
-    with pytest.raises(RankFailure, match="AssertionError: training waits"):
-        run(checks.check_wait, wrong.WaitsAnyway, tmp_path, world_size=2, diagnose=False)
 
 
 def killed(make, folder, points):
@@ -159,8 +162,9 @@ AROUND = [
 """Around the moments that count."""
 
 
-def test_a_save_that_is_killed_loses_nothing(tmp_path):
-    steps = killed(Checkpoints, tmp_path, SPREAD + AROUND)
+@pytest.mark.parametrize("spread", [SPREAD[9:10], pytest.param(SPREAD, marks=nightly)], ids=["one", "20"])
+def test_a_save_that_is_killed_loses_nothing(tmp_path, spread):
+    steps = killed(Checkpoints, tmp_path, spread + AROUND)
     assert steps[-5:] == [1, 2, 2, 2, 2], "nothing was published before the rename, and nothing lost after it"
 
 
@@ -168,15 +172,6 @@ def test_a_save_that_is_killed_loses_nothing(tmp_path):
 def test_saves_that_can_lose_something_are_noticed(tmp_path, mutant):
     with pytest.raises(RankFailure, match="No such file|a complete checkpoint is needed"):
         killed(mutant, tmp_path, SPREAD[8:12])
-
-
-def test_nothing_is_published_that_is_not_on_the_disk(tmp_path):
-    run(checks.check_synced, Checkpoints, tmp_path, world_size=2, diagnose=False)
-
-
-def test_a_missing_sync_is_noticed(tmp_path):
-    with pytest.raises(RankFailure, match="AssertionError: .* were synced"):
-        run(checks.check_synced, wrong.DoesNotSyncMetadata, tmp_path, world_size=2, diagnose=False)
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
@@ -223,35 +218,22 @@ def test_the_last_ones_stay(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path):
     (tmp_path / "partial" / "step-00000007.partial").mkdir(parents=True)
 
-    def refusals():
-        training, said = checks.Training(), []
-        here = training.checkpoints(Checkpoints, tmp_path / "here")
-        here.save(3)
-        wide, plain = checks.Training(width=8), checks.Training("plain")
-        bare = Checkpoints(tmp_path / "here", training.model, training.optimizer)
-        for tried in (
-            training.checkpoints(Checkpoints, tmp_path / "empty").load,
-            training.checkpoints(Checkpoints, tmp_path / "partial").load,
-            lambda: here.load(4),
-            lambda: here.save(3),
-            wide.checkpoints(Checkpoints, tmp_path / "here").load,
-            bare.load,
-            lambda: Checkpoints(tmp_path / "here", wide.model, plain.optimizer),
-            lambda: training.checkpoints(Checkpoints, tmp_path, keep=0),
-        ):
-            try:
-                tried()
-                said.append("nothing")
-            except ValueError as problem:
-                said.append(str(problem))
-        return said
+    def on(folder, training=None, **how):
+        return (training or checks.Training()).checkpoints(Checkpoints, tmp_path / folder, **how)
 
-    empty, partial, missing, twice, shapes, others, strange, keep = run(refusals, world_size=2, diagnose=False)[1]
-    assert "a complete checkpoint is needed" in empty and "holds nothing" in empty
-    assert "step-00000007.partial" in partial
-    assert "step 4 is needed" in missing and "step-00000003" in missing
-    assert "step 3 is saved already" in twice
-    assert "first.weight: found (7, 5), needed (8, 5)" in shapes
-    assert "others/scaler: found state, needed None" in others
-    assert "give its own model" in strange
-    assert keep.startswith("keep=0")
+    def bare(model=None):
+        training = checks.Training()
+        return Checkpoints(tmp_path / "here", model or training.model, training.optimizer)
+
+    mistakes = [
+        (lambda: on("here").save(3), "^$"),
+        (lambda: on("empty").load(), "a complete checkpoint is needed.*holds nothing"),
+        (lambda: on("partial").load(), "step-00000007.partial"),
+        (lambda: on("here").load(4), "step 4 is needed.*step-00000003"),
+        (lambda: on("here").save(3), "step 3 is saved already"),
+        (lambda: on("here", checks.Training(width=8)).load(), r"first.weight: found \(7, 5\), needed \(8, 5\)"),
+        (lambda: bare().load(), "others/scaler: found state, needed None"),
+        (lambda: bare(checks.Training(width=8).model), "give its own model"),
+        (lambda: on("here", keep=0), "^keep=0"),
+    ]
+    assert refused(2, mistakes) == []

@@ -1,18 +1,17 @@
-"""Ring attention and a GPT cut along its sequence: values, gradients, bytes, and who works when."""
+"""Ring attention and a GPT cut along its sequence: values, gradients, bytes, who works when. Steps: `test_parity`."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_kit import measure, ranks
-from course_kit.ranks import RankFailure
+from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.parallel.context import (
     ContextParallelGPT,
-    Order,
     RingAttention,
     own_tokens,
     pieces,
@@ -20,10 +19,9 @@ from course_lib.parallel.context import (
     work,
 )
 from course_lib.predict import Setup
-from course_lib.train.accumulate import IGNORE
 from course_lib.train.recompute import recompute_only
 from tests.mutants.parallel import context as wrong
-from tests.parallel.checks import OPTIMIZERS
+from tests.parallel.judging import accepted, agree, off, on_ranks, refused
 from tests.parallel.tensor_checks import saved_by
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=11, context=16)
@@ -44,24 +42,27 @@ def check_attention(attend, order):
         out = attend(*mine, order)
     with measure.traffic() as backward:
         out.backward(own_tokens(upstream, 2, order))
-    assert (out - own_tokens(expected, 2, order)).abs().max() < 1e-13, "the values differ from full attention's"
+    problems = off("output", out, own_tokens(expected, 2, order), 1e-13)
     for name, part, tensor in zip(("queries", "keys", "values"), mine, whole):
-        assert part.grad is not None and tensor.grad is not None, f"the {name} have no gradient"
-        off = (part.grad - own_tokens(tensor.grad, 2, order)).abs().max()
-        assert off < 1e-13, f"the gradient of the {name} is off by {off:.1e}"
+        assert tensor.grad is not None
+        problems += off(f"gradient of the {name}", part.grad, own_tokens(tensor.grad, 2, order), 1e-13)
+    agree(problems, "")
     c = dist.get_world_size()
-    if c > 1:
-        assert forward.total_bytes == 2 * n_bytes * (c - 1), f"sends {forward.total_bytes} bytes forward"
-        assert backward.total_bytes == 2 * n_bytes * (2 * c - 1), f"sends {backward.total_bytes} bytes backward"
+    due = [2 * n_bytes * (c - 1), 2 * n_bytes * (2 * c - 1)] if c > 1 else [0, 0]
+    sent = [forward.total_bytes, backward.total_bytes]
+    agree(sent == due, f"sends {sent} bytes forward and backward, where {due} are due")
 
 
 @pytest.mark.parametrize("order", ["plain", "zigzag"])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_values_gradients_and_traffic_of_the_ring(world_size, order):
-    ranks.run(check_attention, ring_attention, order, world_size=world_size, diagnose=world_size == 2)
+@on_ranks(2, 4, nightly=(1,))
+def test_values_gradients_and_traffic_of_the_ring(order):
+    check_attention(ring_attention, order)
 
 
-def check_16_bits(order, autocast):
+@pytest.mark.parametrize("order", ["plain", "zigzag"])
+@pytest.mark.parametrize("autocast", [False, True])
+@on_ranks(4, diagnose=False)
+def test_in_16_bits_only_what_is_kept_or_sent_is_rounded(order, autocast):
     """Output and gradients in bf16 lie within roundings of full attention in float64 on the same 16-bit arguments."""
     torch.manual_seed(0)
     whole = [torch.randn(2, 3, 256, 8, dtype=torch.bfloat16) for _ in range(3)]
@@ -75,50 +76,18 @@ def check_16_bits(order, autocast):
         out.backward(own_tokens(upstream, 2, order))
     one, c = torch.finfo(torch.bfloat16).eps / 2, dist.get_world_size()
     assert out.dtype == torch.bfloat16
-    off = (out - own_tokens(expected, 2, order)).abs()
-    assert (off <= 1.01 * one * own_tokens(expected, 2, order).abs() + 1e-6).all(), "rounded more than once"
+    distance = (out - own_tokens(expected, 2, order)).abs()
+    assert (distance <= 1.01 * one * own_tokens(expected, 2, order).abs() + 1e-6).all(), "rounded more than once"
     for name, part, tensor in zip(("queries", "keys", "values"), mine, exact):
         assert part.grad is not None and tensor.grad is not None
         due = own_tokens(tensor.grad, 2, order)
-        off = (part.grad - due).norm() / due.norm()
-        assert off < (1 if name == "queries" else c + 1) * one, f"the gradient of the {name} is off by {off:.1e}"
+        distance = (part.grad - due).norm() / due.norm()
+        limit = (1 if name == "queries" else c + 1) * one
+        assert distance < limit, f"the gradient of the {name} is off by {distance:.1e}"
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_in_16_bits_only_what_is_kept_or_sent_is_rounded(autocast):
-    for order in ("plain", "zigzag"):
-        ranks.run(check_16_bits, order, autocast, world_size=4, diagnose=False)
-
-
-def check_gpt(config, order, optimizer):
-    """Loss, gradients and weights equal the unsplit GPT's in each of 3 steps."""
-    single = GPT(config, dtype=torch.float64)
-    ours = ContextParallelGPT(single, None, order)
-    optimizers = [OPTIMIZERS[optimizer](model.parameters()) for model in (single, ours)]
-    for step in range(3):
-        tokens = torch.randint(0, 11, (2, 17), generator=torch.Generator().manual_seed(step))
-        targets = tokens[:, 1:].clone()
-        targets[:, 14:] = IGNORE  # with 4 ranks, one has fewer targets
-        losses = [model(tokens[:, :-1], targets) for model in (single, ours)]
-        for loss, opt in zip(losses, optimizers):
-            opt.zero_grad(set_to_none=True)
-            loss.backward()
-            opt.step()
-        assert (losses[0] - losses[1]).abs().item() < 1e-12, f"the loss of step {step} differs"
-        for (name, p), q in zip(single.named_parameters(), ours.parameters()):
-            assert p.grad is not None and q.grad is not None
-            assert (p.grad - q.grad).abs().max() < 1e-11, f"the gradient of {name} differs in step {step}"
-            assert (p - q).abs().max() < 1e-11, f"{name} differs after step {step}"
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_every_step_equals_the_unsplit_gpt(world_size):
-    rotary = dataclasses.replace(SMALL, positions="rotary", norm="rmsnorm", bias=False, tied=False)
-    for config, order, optimizer in ((SMALL, "zigzag", "sgd"), (SMALL, "plain", "adam"), (rotary, "zigzag", "adam")):
-        ranks.run(check_gpt, config, order, optimizer, world_size=world_size, diagnose=world_size == 2)
-
-
-def check_recomputed():
+@on_ranks(2)
+def test_a_ring_can_be_recomputed():
     """Loss and gradients of a ring that runs again in the backward pass are those of one that keeps its tensors."""
     tokens = torch.randint(0, 11, (2, 16), generator=torch.Generator().manual_seed(0))
     kept, again = (ContextParallelGPT(GPT(SMALL, dtype=torch.float64)) for _ in range(2))
@@ -131,11 +100,8 @@ def check_recomputed():
         assert p.grad is not None and q.grad is not None and torch.equal(p.grad, q.grad), name
 
 
-def test_a_ring_can_be_recomputed():
-    ranks.run(check_recomputed, world_size=2)
-
-
-def check_bytes():
+@on_ranks(2, 4)
+def test_a_rank_keeps_and_sends_its_share():
     """What a rank keeps and sends in a step of 2 sequences of 32 tokens equals the formulas."""
     config = dataclasses.replace(SMALL, context=32)
     setup = Setup(config, 2, context=dist.get_world_size())
@@ -151,11 +117,6 @@ def check_bytes():
     assert sent.observed_bytes is None or sent.observed_bytes >= 0.99 * sum(due.values())
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_a_rank_keeps_and_sends_its_share(world_size):
-    ranks.run(check_bytes, world_size=world_size)
-
-
 def test_who_works_when():
     """Four ranks, half squares on the diagonal. In plain order the first rank waits, and the last sets the pace."""
     plain, zigzag = work("plain", 4), work("zigzag", 4)
@@ -165,50 +126,40 @@ def test_who_works_when():
     assert [pieces("zigzag", 4, rank) for rank in range(4)] == [[0, 7], [1, 6], [2, 5], [3, 4]]
 
 
-def computed(order):
-    """Floating-point operations of this rank's forward pass around the ring."""
+@pytest.mark.parametrize("order", ["plain", "zigzag"])
+@on_ranks(4)
+def test_the_imbalance_is_what_the_ranks_really_compute(order):
+    """Products only: in plain order a piece against itself is computed whole and half of it thrown away."""
     q, k, v = (torch.ones(1, 1, 32, 4) for _ in range(3))
     with measure.flops() as counted:
         ring_attention(q, k, v, order)
-    return counted.total
+    flops: list[Any] = [None] * 4
+    dist.all_gather_object(flops, counted.total)
+    whole = {0.5: 1.0} if order == "plain" else {}
+    due = [sum(whole.get(row[rank], row[rank]) for row in work(order, 4)) for rank in range(4)]
+    assert [count / flops[0] for count in flops] == [load / due[0] for load in due]
 
 
-def test_the_imbalance_is_what_the_ranks_really_compute():
-    """Products only: a piece against itself is computed whole and half of it thrown away."""
-    whole_diagonal = {0.5: 1.0}
-    orders: list[tuple[Order, dict[float, float] | None]] = [("plain", whole_diagonal), ("zigzag", None)]
-    for order, diagonal in orders:
-        flops = ranks.run(computed, order, world_size=4)
-        if diagonal is None:
-            assert len(set(flops)) == 1, flops
-        else:
-            due = [sum(diagonal.get(row[rank], row[rank]) for row in work(order, 4)) for rank in range(4)]
-            assert [count / flops[0] for count in flops] == due
+def refuse(part, how=None):
+    ContextParallelGPT(recompute_only(GPT(SMALL), part, *([how] if how else [])))
+
+
+MISTAKES = [
+    (
+        lambda: own_tokens(torch.zeros(1, 12), 1),
+        "^12 tokens do not split into 8 equal pieces .zigzag, 4 ranks.: pad them$",
+    ),
+    (lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"), "must be 'plain' or 'zigzag'"),  # type: ignore[arg-type]
+    (lambda: ContextParallelGPT(GPT(dataclasses.replace(SMALL, dropout=0.1))), "take dropout=0"),
+    (lambda: refuse(Attention), r"then recompute_only\(it, RingAttention\)"),
+    (lambda: refuse(Attention, "attend"), r"then recompute_only\(it, RingAttention\)"),
+]
 
 
 def test_what_cannot_be_is_refused():
-    def refusals():
-        said = []
-        for attempt in (
-            lambda: own_tokens(torch.zeros(1, 12), 1),
-            lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),  # type: ignore[arg-type]
-            lambda: ContextParallelGPT(GPT(dataclasses.replace(SMALL, dropout=0.1))),
-            lambda: ContextParallelGPT(recompute_only(GPT(SMALL), Attention)),  # type: ignore[arg-type]
-            lambda: ContextParallelGPT(recompute_only(GPT(SMALL), Attention, "attend")),  # type: ignore[arg-type]
-        ):
-            try:
-                attempt()
-            except ValueError as problem:
-                said.append(str(problem))
-        return said
-
-    odd, unknown, dropout, *recomputed = ranks.run(refusals, world_size=4)[0]
-    assert odd == "12 tokens do not split into 8 equal pieces (zigzag, 4 ranks): pad them"
-    assert "must be 'plain' or 'zigzag'" in unknown and "take dropout=0" in dropout
-    assert len(recomputed) == 2 and all("then recompute_only(it, RingAttention)" in said for said in recomputed)
+    assert refused(4, MISTAKES) == []
 
 
-@pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
-def test_known_wrong_rings_are_rejected(mutant, says):
-    with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
-        ranks.run(check_attention, mutant, "zigzag", world_size=4, timeout_s=30, diagnose=False)
+def test_known_wrong_rings_are_refused():
+    cases = {mutant: (says, check_attention, mutant, "zigzag", {}) for mutant, says in wrong.WRONG.items()}
+    assert accepted(4, cases) == {}

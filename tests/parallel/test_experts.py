@@ -4,20 +4,20 @@ import math
 import os
 import subprocess
 import sys
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
 from course_kit import ranks
-from course_kit.ranks import RankFailure
 from course_lib.model.experts import BiasedRouter, Choice, ExpertConfig, ExpertMLP, Router, Routing, find_places
 from course_lib.parallel import experts
 from course_lib.parallel.experts import ParallelExperts, grouped_product, holdings, plan_dispatch
-from course_lib.parallel.mesh import Mesh
+from course_lib.parallel.mesh import Mesh, process_groups
 from tests.mutants.parallel.experts import WRONG
 from tests.parallel import experts_checks as checks
+from tests.parallel.judging import accepted, on_ranks
 
 LINES = [{"expert": 1}, {"expert": 2}, {"expert": 4}]
 GRIDS = [{"data": 2, "expert": 2}, {"expert": 2, "tensor": 2}]
@@ -31,28 +31,14 @@ def small(top_k: int, capacity_factor: float | None) -> ExpertConfig:
 
 CASES = [(axes, top_k, budget) for axes in LINES for top_k in (1, 2) for budget in (None, 1.0)]
 CASES += [(axes, 2, 1.0) for axes in GRIDS]
-
-
-@pytest.mark.parametrize(("axes", "top_k", "capacity_factor"), CASES, ids=str)
-def test_every_step_equals_one_device(axes: dict[str, int], top_k: int, capacity_factor: float | None) -> None:
-    """SGD sees a gradient that is scaled, Adam one that is turned."""
-    for optimizer in ("sgd", "adam"):
-        args = (ParallelExperts, small(top_k, capacity_factor), axes, optimizer)
-        ranks.run(checks.check_parity, *args, world_size=math.prod(axes.values()), diagnose=optimizer == "sgd")
-
-
-@pytest.mark.parametrize("axes", [*LINES[1:], *GRIDS], ids=str)
-def test_bytes_of_each_all_to_all_equal_the_plan(axes: dict[str, int]) -> None:
-    ranks.run(checks.check_bytes, ParallelExperts, WIDE, axes, world_size=math.prod(axes.values()))
-
-
-@pytest.mark.parametrize(("mutant", "says"), WRONG.items(), ids=[each.__name__ for each in WRONG])
-def test_known_wrong_versions_are_rejected(mutant: type[ParallelExperts], says: str) -> None:
-    by_bytes = says.startswith(("holds", "sends"))
-    check = checks.check_bytes if by_bytes else checks.check_parity
-    args = (WIDE, {"expert": 2}) if by_bytes else (small(getattr(mutant, "top_k", 2), 1.0), {"expert": 2}, "sgd")
-    with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
-        ranks.run(check, mutant, *args, world_size=2, timeout_s=30, diagnose=False)
+SOME = [
+    ({"expert": 2}, 1, None),
+    ({"expert": 2}, 2, 1.0),
+    ({"expert": 4}, 1, 1.0),
+    ({"expert": 4}, 2, None),
+    *CASES[-2:],
+]
+CASES = [pytest.param(*case, marks=() if case in SOME else pytest.mark.nightly, id=str(case)) for case in CASES]
 
 
 def algorithm_1(choices: list[list[int]], experts: int, capacity: int) -> list[list[bool]]:
@@ -156,7 +142,8 @@ def test_a_bias_moves_in_16_bit_layers_too() -> None:
         assert router.bias_E.tolist() == pytest.approx([0.499, 0.501, 0.5, 0.5])
 
 
-def check_that_ranks_take_the_bias_along() -> None:
+@on_ranks(2, diagnose=False)
+def test_ranks_take_the_bias_along() -> None:
     whole = ExpertMLP(ExpertConfig(8, 8, 4, top_k=1), router=BiasedRouter)
     before = cast(BiasedRouter, whole.router).bias_E
     before += torch.tensor([0.0, 0.0, 0.0, 2.0])
@@ -166,10 +153,6 @@ def check_that_ranks_take_the_bias_along() -> None:
     assert layer.routing.first_E.tolist() == [0, 0, 0, 12]
     router.nudge(layer.routing.first_E, rate=1.0)
     assert before.tolist() == [0, 0, 0, 2] and router.bias_E.tolist() == [1, 1, 1, 1]
-
-
-def test_ranks_take_the_bias_along() -> None:
-    ranks.run(check_that_ranks_take_the_bias_along, world_size=2, diagnose=False)
 
 
 def routing(logits_TE: Tensor) -> Routing:
@@ -246,6 +229,41 @@ def test_dropped_tokens_get_nothing_and_experts_that_get_nobody_are_no_problem()
     y = layer(torch.ones(1, 16, 8))[0]
     assert layer.routing.kept_Tk.sum() == 2 and (y[:2] != 0).any() and not y[2:].any()
     assert layer.routing.first_E.tolist() == [0, 0, 16, 0]
+
+
+@pytest.mark.parametrize(("axes", "top_k", "capacity_factor"), CASES)
+def test_every_step_equals_one_device(axes: dict[str, int], top_k: int, capacity_factor: float | None) -> None:
+    """SGD sees a gradient that is scaled, Adam one that is turned."""
+    for optimizer in ("sgd", "adam"):
+        args = (ParallelExperts, small(top_k, capacity_factor), axes, optimizer)
+        ranks.run(checks.check_parity, *args, world_size=math.prod(axes.values()), diagnose=optimizer == "sgd")
+
+
+@pytest.mark.parametrize("axes", [*LINES[1:], *GRIDS], ids=str)
+def test_bytes_of_each_all_to_all_equal_the_plan(axes: dict[str, int]) -> None:
+    ranks.run(checks.check_bytes, ParallelExperts, WIDE, axes, world_size=math.prod(axes.values()))
+
+
+def test_known_wrong_ones_are_refused() -> None:
+    cases: dict[Any, Any] = {}
+    for mutant, says in WRONG.items():
+        if says.startswith(("holds", "sends")):
+            cases[mutant] = (says, checks.check_bytes, mutant, WIDE, {"expert": 2}, {})
+        else:
+            config = small(getattr(mutant, "top_k", 2), 1.0)
+            cases[mutant] = (says, checks.check_parity, mutant, config, {"expert": 2}, "sgd", {})
+    assert accepted(2, cases) == {}
+
+
+@on_ranks(4, diagnose=False)
+def test_what_is_frozen_stays_frozen_where_a_layer_is_cut() -> None:
+    for name in ("up_EDF", "down_EFD", "router"):
+        whole = ExpertMLP(ExpertConfig(8, 8, 4))
+        getattr(whole, name).requires_grad_(False)
+        cut = ParallelExperts(whole, process_groups(Mesh({"data": 2, "expert": 2, "tensor": 1})))
+        cut(torch.ones(3, 8, requires_grad=True)).sum().backward()
+        same = zip(whole.parameters(), cut.parameters())
+        assert all(theirs.requires_grad == ours.requires_grad == (ours.grad is not None) for theirs, ours in same), name
 
 
 ORDER = """

@@ -1,7 +1,5 @@
 """docs/using_the_library.md does what it says: every block runs, and the wrapped model trains as one process does."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

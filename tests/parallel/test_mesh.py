@@ -12,8 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from course_kit import ranks
-from course_kit.ranks import RankFailure
 from course_lib.parallel.mesh import Mesh, process_groups
+from tests.parallel.judging import on_ranks, refused
 
 CUBE = Mesh({"pipeline": 2, "data": 2, "tensor": 2})
 
@@ -68,30 +68,18 @@ def test_mistakes_are_refused(wrong, message):
         wrong()
 
 
-def members_and_sums():
-    mine, theirs = (
-        process_groups(CUBE),
-        init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipeline", "data", "tensor")),
-    )
-    found = {}
-    for axis, group in mine.items():
-        total = torch.tensor(dist.get_rank())
-        dist.all_reduce(total, group=group)
-        torchs = dist.get_process_group_ranks(theirs.get_group(axis))
-        found[axis] = dist.get_process_group_ranks(group), torchs, int(total)
-    return found
-
-
+@on_ranks(8)
 def test_groups_are_device_meshs_and_carry_messages():
-    for rank, found in enumerate(ranks.run(members_and_sums, world_size=8)):
-        for axis, (mine, theirs, total) in found.items():
-            assert mine == theirs == CUBE.group_of(rank, axis)
-            assert total == sum(mine)
+    theirs = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipeline", "data", "tensor"))
+    for axis, group in process_groups(CUBE).items():
+        members, total = dist.get_process_group_ranks(group), torch.tensor(dist.get_rank())
+        dist.all_reduce(total, group=group)
+        assert total == sum(members)
+        assert members == dist.get_process_group_ranks(theirs.get_group(axis)) == CUBE.group_of(dist.get_rank(), axis)
 
 
 def test_a_mesh_of_another_size_is_refused():
-    with pytest.raises(RankFailure, match="this mesh has 8 ranks, but 2 processes run"):
-        ranks.run(process_groups, CUBE, world_size=2)
+    assert refused(2, [(lambda: process_groups(CUBE), "this mesh has 8 ranks, but 2 processes run")]) == []
 
 
 def in_groups() -> int:

@@ -1,18 +1,17 @@
 """Recompute where gradients are summed over ranks: those of a part that runs again must be summed, too, and once."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
 import torch
 from torch import nn
 
-from course_kit import measure, ranks
+from course_kit import measure
 from course_lib.model.gpt import GPT, MLP, Attention, Block, GPTConfig
 from course_lib.parallel.context import ContextParallelGPT
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.train.recompute import RecomputedLayers, recompute_only
+from tests.parallel.judging import on_ranks
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=11, context=16)
 CUTS = {"context": ContextParallelGPT, "sequence": lambda gpt: ParallelGPT(gpt, None, sequence_parallel=True)}
@@ -56,7 +55,9 @@ def step(model):
     return {name: p.grad for name, p in model.named_parameters()}, sent.modelled_bytes["all_reduce"]
 
 
-def every_way(cut):
+@pytest.mark.parametrize("cut", CUTS)
+@on_ranks(2, diagnose=False)
+def test_recomputed_parts_have_the_same_gradients_and_send_as_much(cut):
     gpt = GPT(SMALL, dtype=torch.float64)
     wanted, due = step(CUTS[cut](gpt))
     for way, recomputed in WAYS.items():
@@ -67,12 +68,8 @@ def every_way(cut):
             assert off < 1e-11, f"{way}: the gradient of {name} is off by {off:.1e}"
 
 
-@pytest.mark.parametrize("cut", CUTS)
-def test_recomputed_parts_have_the_same_gradients_and_send_as_much(cut):
-    ranks.run(every_way, cut, world_size=2, diagnose=False)
-
-
-def one_block_twice():
+@on_ranks(2, diagnose=False)
+def test_so_has_a_layer_that_is_used_in_both_ways():
     """A layer that is used plainly and recomputed in one pass: each gradient is summed where it comes."""
     found = []
     for again in (False, True):
@@ -85,7 +82,3 @@ def one_block_twice():
         found.append([p.grad for p in model.parameters()])
     for plain, mixed in zip(*found):
         assert plain is not None and mixed is not None and (plain - mixed).abs().max() < 1e-11
-
-
-def test_so_has_a_layer_that_is_used_in_both_ways():
-    ranks.run(one_block_twice, world_size=2, diagnose=False)

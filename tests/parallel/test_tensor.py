@@ -1,6 +1,7 @@
-"""Tensor parallelism on real ranks: every step equals the unsplit GPT's; bytes held and sent equal the formulas."""
+"""Tensor parallelism on real ranks: bytes held and sent equal the formulas. Its steps: `test_parity.py`."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -8,73 +9,51 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_kit import ranks
-from course_kit.ranks import RankFailure
 from course_lib.collectives.operators import own_part
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.gpt import GPT
 from course_lib.parallel import tensor
-from course_lib.parallel.tensor_gpt import ParallelGPT, shardings
+from course_lib.parallel.tensor_gpt import ParallelGPT, shardings, whole_state_dict
 from course_lib.train.precision import CastPolicy
 from tests.mutants.parallel import tensor as wrong
-from tests.parallel import tensor_checks as checks
+from tests.parallel.judging import accepted, on_ranks, refused
+from tests.parallel.parity import parity
+from tests.parallel.sides import Cut
+from tests.parallel.tensor_checks import check_bytes
+from tests.parallel.test_parity import PADDED, but
 
-SMALL = GPTConfig(layers=2, width=16, heads=4, vocab_size=11, context=8)
+SMALL = PADDED.config
 WIDE = dataclasses.replace(SMALL, width=32, heads=8)
 """Two heads or more on each of 4 ranks: with a single one `@` copies nothing, and autograd keeps all of qkv."""
-SHAPES = {
-    SMALL: "sgd",
-    dataclasses.replace(SMALL, dropout=0.2): "adam",
-    dataclasses.replace(SMALL, tied=False, positions="rotary", norm="rmsnorm", bias=False, attention="fused"): "adam",
-}
-"""And with which optimizer: SGD sees a gradient that is scaled, Adam one that is turned."""
-
-
-def split(gpt, group, sequence_parallel):
-    return ParallelGPT(gpt, group, sequence_parallel)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_every_step_equals_the_unsplit_gpt(world_size, sequence_parallel):
-    how = {"world_size": world_size, "diagnose": world_size == 2}  # once is enough, and it doubles the work
-    for config, optimizer in SHAPES.items():
-        ranks.run(checks.check_parity, split, config, sequence_parallel, optimizer, **how)
+@on_ranks(2, 4, diagnose=False)
+def test_bytes_held_and_sent_equal_the_formulas(sequence_parallel):
+    check_bytes(ParallelGPT, WIDE, sequence_parallel)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_bytes_held_and_sent_equal_the_formulas(world_size, sequence_parallel):
-    ranks.run(checks.check_bytes, split, WIDE, sequence_parallel, world_size=world_size, diagnose=False)
+@on_ranks(4)
+def test_logits_without_targets_are_whole_on_every_rank(sequence_parallel):
+    gpt, tokens = GPT(SMALL, dtype=torch.float64), torch.arange(8).view(1, 8)
+    assert (ParallelGPT(gpt, None, sequence_parallel)(tokens) - gpt(tokens)).abs().max() < 1e-14
 
 
-def test_logits_without_targets_are_whole_on_every_rank():
-    def compare():
-        gpt = GPT(SMALL, dtype=torch.float64)
-        tokens = torch.arange(8).view(1, 8)
-        parts = [ParallelGPT(gpt, None, sequence_parallel)(tokens) for sequence_parallel in (False, True)]
-        return [(part - gpt(tokens)).abs().max().item() for part in parts]
-
-    assert all(max(off) < 1e-14 for off in ranks.run(compare, world_size=4))
-
-
+@on_ranks(4)
 def test_a_group_that_is_not_the_world():
     """Two groups of two, each with a GPT of its own seed."""
-
-    def two_pairs():
-        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-        mine = dist.get_rank() // 2
-        gpt = GPT(SMALL, seed=mine, dtype=torch.float64)
-        group: Any = groups[mine]
-        split = ParallelGPT(gpt, group, sequence_parallel=True)
-        tokens = torch.arange(9).view(1, 9)
-        return abs(float(split(tokens[:, :-1], tokens[:, 1:]) - gpt(tokens[:, :-1], tokens[:, 1:])))
-
-    assert max(ranks.run(two_pairs, world_size=4)) < 1e-14
+    groups, mine = [dist.new_group([0, 1]), dist.new_group([2, 3])], dist.get_rank() // 2
+    gpt, group, tokens = GPT(SMALL, seed=mine, dtype=torch.float64), groups[mine], torch.arange(9).view(1, 9)
+    split = ParallelGPT(gpt, group, sequence_parallel=True)  # type: ignore[arg-type]
+    assert abs(float(split(tokens[:, :-1], tokens[:, 1:]) - gpt(tokens[:, :-1], tokens[:, 1:]))) < 1e-14
 
 
-def in_bf16(policy, sequence_parallel):
-    """The largest distance of a gradient from the whole model's under the same policy, over its length."""
-    gpt, tokens, off = GPT(SMALL), torch.arange(16).view(2, 8) % 11, []
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("policy", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)])
+@on_ranks(2, diagnose=False)
+def test_mixed_precision_passes_through_cut_layers(policy, sequence_parallel):
+    """Gradients are a few roundings of bf16 apart, since ranks' terms are rounded before they are added."""
+    gpt, tokens = GPT(SMALL), torch.arange(16).view(2, 8) % 11
     ours = ParallelGPT(gpt, None, sequence_parallel)
     with policy():
         losses = [model(tokens, tokens.flip(0)) for model in (gpt, ours)]
@@ -85,47 +64,63 @@ def in_bf16(policy, sequence_parallel):
         cut, whole = known.get(name), theirs[name].grad
         assert whole is not None and p.grad is not None and p.grad.dtype == torch.float32
         part = own_part(whole, cut.dim, None, cut.blocks) if cut else whole
-        off.append(float((p.grad - part).norm() / part.norm()))
-    return max(off)
+        off = float((p.grad - part).norm() / part.norm())
+        assert off < 8 * torch.finfo(torch.bfloat16).eps, f"the gradient of {name} is off by {off:.1e}"
+
+
+FROZEN = ("token_embedding", "0.attention.qkv", "0.attention.out", "1.mlp", "final_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class PartlyFrozen:
+    """A problem of `parity`."""
+
+    everything: bool
+
+    def __call__(self, seed):
+        gpt = GPT(SMALL, seed=seed, dtype=torch.float64)
+        for name, parameter in gpt.named_parameters():
+            parameter.requires_grad_(not (self.everything or any(part in name for part in FROZEN)))
+        return gpt, PADDED.batch
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("policy", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_mixed_precision_passes_through_cut_layers(policy, sequence_parallel):
-    """A few roundings of bf16 apart, since ranks' terms are rounded before they are added."""
-    off = ranks.run(in_bf16, policy, sequence_parallel, world_size=2, diagnose=False)
-    assert max(off) < 8 * torch.finfo(torch.bfloat16).eps
+@on_ranks(2, diagnose=False)
+def test_a_gpt_that_is_cut_trains_what_the_whole_one_trains(sequence_parallel):
+    """What is frozen in the whole one stays frozen; the joined weights are the whole one's after these steps."""
+    split = functools.partial(ParallelGPT, group=None, sequence_parallel=sequence_parallel)
+    parity(Cut, split, PartlyFrozen(False), "adam", steps=2)
+    gpt, batch = PartlyFrozen(True)(0)
+    ours = split(gpt)
+    assert not any(parameter.requires_grad for parameter in ours.parameters())
+    assert abs(ours(*batch(0)) - gpt(*batch(0))) < 1e-11
+    whole = whole_state_dict(ours)
+    assert all(torch.equal(whole[name], parameter) for name, parameter in gpt.named_parameters())
 
 
-def refusals():
-    """What each unsplittable shape is answered with."""
-    said = []
-    for change in ({"heads": 2, "width": 16}, {"width": 24, "heads": 4, "ffn_width": 18}, {"attention": "fused"}):
-        config = dataclasses.replace(SMALL, **change, dropout=0.1)
-        try:
-            ParallelGPT(GPT(config), None)
-        except ValueError as problem:
-            said.append(str(problem))
-    try:
-        tensor.ColumnParallelLinear(nn.Linear(8, 6), None)
-    except ValueError as problem:
-        said.append(str(problem))
-    return said
+def split(**change):
+    ParallelGPT(GPT(dataclasses.replace(SMALL, **change, dropout=0.1)), None)
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    (lambda: split(heads=2), "^2 heads do not split over 4 ranks: a head stays in one piece$"),
+    (lambda: split(width=24, ffn_width=18), r"dim 0 of \(18, 24\) is 18, which does not split into 4 equal parts"),
+    (lambda: split(attention="fused"), "attention='explicit', or dropout=0"),
+    (lambda: tensor.ColumnParallelLinear(nn.Linear(8, 6), None), r"\(6, 8\) is 6"),
+]
 
 
 def test_what_does_not_divide_is_refused_with_the_numbers():
-    heads, hidden, fused, column = ranks.run(refusals, world_size=4)[0]
-    assert heads == "2 heads do not split over 4 ranks: a head stays in one piece"
-    assert "dim 0 of (18, 24) is 18, which does not split into 4 equal parts" in hidden
-    assert "attention='explicit', or dropout=0" in fused and "(6, 8) is 6" in column
+    assert refused(4, MISTAKES) == []
 
 
-@pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
-def test_known_wrong_versions_are_rejected(mutant, says):
-    sequence_parallel = getattr(mutant, "sequence_parallel", False)
-    by_bytes = says.startswith(("holds", "sends", "keeps"))
-    config = dataclasses.replace(WIDE if by_bytes else SMALL, dropout=getattr(mutant, "dropout", 0.0))
-    check = checks.check_bytes if by_bytes else checks.check_parity
-    extra = () if check is checks.check_bytes else ("sgd",)
-    with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
-        ranks.run(check, mutant, config, sequence_parallel, *extra, world_size=4, timeout_s=30, diagnose=False)
+def test_known_wrong_ones_are_refused():
+    cases: dict[Any, Any] = {}
+    for mutant, says in wrong.WRONG.items():
+        sequence_parallel, dropout = getattr(mutant, "sequence_parallel", False), getattr(mutant, "dropout", 0.0)
+        if says.startswith(("holds", "sends", "keeps")):
+            cases[mutant] = (says, check_bytes, mutant, WIDE, sequence_parallel, {})
+        else:
+            cut = functools.partial(mutant, group=None, sequence_parallel=sequence_parallel)
+            cases[mutant] = (says, parity, Cut, cut, but(PADDED, dropout=dropout), "sgd", {})
+    assert accepted(4, cases) == {}

@@ -1,116 +1,22 @@
-"""State dealt by whole tensors, on real ranks: against the single-device step, the deal's bytes and the formula's."""
-
-from __future__ import annotations
+"""State dealt by whole tensors: the deal, its bytes and the formula's. Its steps: `test_parity.py`."""
 
 import itertools
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from course_kit import measure, ranks
-from course_kit.ranks import RankFailure
+from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT
 from course_lib.parallel.whole_tensors import WholeTensorOptimizer, deal_tensors
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.optim import SGD, AdamW
-from tests.parallel import checks
-from tests.parallel import zero_checks as zero
-
-
-def whole(groups, kind, stage=1, bucket_bytes=0, **settings):
-    """With the arguments of `ZeroOptimizer`, as `zero_checks` gives them."""
-    return WholeTensorOptimizer(groups, kind, **settings)
-
-
-class OwnGradientsOnly(WholeTensorOptimizer):
-    """Owners step on the gradient of their own share of the batch."""
-
-    def _reduce_gradients(self):
-        pass
-
-
-class EachHasAll(WholeTensorOptimizer):
-    """A state for every tensor on every rank: right in every step, and nothing is dealt."""
-
-    def __init__(self, params, optimizer_cls, **settings):
-        groups = list(params)
-        super().__init__(groups, optimizer_cls, **settings)
-        self.optimizer = optimizer_cls(groups, **settings)
-
-    def _reduce_gradients(self):
-        for parameter in self.parameters:
-            assert parameter.grad is not None
-            dist.all_reduce(parameter.grad.div_(dist.get_world_size()))
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_every_step_equals_the_single_device(world_size):
-    """A tied GPT; and a model of two dtypes with a frozen, an unused and a rarely used layer."""
-
-    def every():
-        for rule in ("muon", "adafactor"):
-            zero.check_parity(whole, checks.gpt, rule, 1)
-        for rule in ("sgd", "adam", "muon"):
-            zero.check_parity(whole, checks.odd, rule, 1, passes=2)
-
-    ranks.run(every, world_size=world_size, diagnose=False)
-
-
-def wrongly(groups, kind, stage, bucket_bytes, **settings):
-    return OwnGradientsOnly(groups, kind, **settings)
-
-
-@pytest.mark.parametrize(("mutant", "rule"), [(wrongly, "muon"), (ZeroOptimizer, "adafactor")])
-def test_other_gradients_and_slices_give_another_answer(mutant, rule):
-    with pytest.raises(RankFailure, match="AssertionError: after step 0"):
-        ranks.run(zero.check_parity, mutant, checks.gpt, rule, 1, world_size=2, timeout_s=30, diagnose=False)
-
-
-def test_muon_refuses_slices():
-    with pytest.raises(RankFailure, match="is no matrix"):
-        ranks.run(zero.check_parity, ZeroOptimizer, checks.gpt, "muon", 1, world_size=2, timeout_s=30, diagnose=False)
-
-
-def check_bytes(make):
-    """Of state and of traffic, in fp32. Returns the bytes of gradients and weights that this rank has sent."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    tokens = torch.zeros(2, 6, dtype=torch.int64)
-    for kind, per_weight in ((AdamW, 8), (SGD, 4)):
-        model = GPT(checks.TINY)
-        optimizer = make(
-            [{"params": list(model.parameters())}], kind, lr=0.1, **({"momentum": 0.9} if kind is SGD else {})
-        )
-        model(tokens, tokens).backward()
-        with measure.traffic() as sent:
-            optimizer.step()
-        loads, elements = optimizer.deal.loads, sum(optimizer.deal.sizes)
-        assert elements == sum(p.numel() for p in model.parameters())
-        held, due = optimizer.optimizer.state_bytes, per_weight * loads[rank]
-        assert held == due, f"rank {rank} holds {held} bytes of state, and {due} are its own"
-        turns = [(rank - owner) % world_size for owner in range(world_size)]
-        weights = sum(predict.broadcast(4 * load, world_size, turn).bytes for load, turn in zip(loads, turns))
-        gradients = 4 * (elements - loads[rank])
-        flags = predict.all_reduce(4 * len(optimizer.parameters), world_size).bytes
-        assert sent.total_bytes == gradients + weights + flags, (
-            f"sent {sent.total_bytes}, where {gradients + weights} do"
-        )
-    return gradients + weights, 4 * elements
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_rank_holds_its_tensors_state_and_sends_the_formulas_bytes(world_size):
-    sent = ranks.run(check_bytes, WholeTensorOptimizer, world_size=world_size, diagnose=False)
-    assert sum(n_bytes for n_bytes, _ in sent) == 2 * (world_size - 1) * sent[0][1], "as data parallelism"
-
-
-def test_a_rank_that_holds_everything_is_rejected():
-    with pytest.raises(RankFailure, match="AssertionError: rank 0 holds"):
-        ranks.run(check_bytes, EachHasAll, world_size=2, timeout_s=30, diagnose=False)
-
-
-# The deal, without ranks ------------------------------------------------------------------------------------------
+from tests.parallel.judging import accepted, agree, on_ranks, refused
+from tests.parallel.parity import parity
+from tests.parallel.problems import TINY, gpt
+from tests.parallel.sides import Zero
 
 
 def test_a_deal_says_who_has_what():
@@ -140,21 +46,83 @@ def test_a_deal_is_within_grahams_bound_of_the_best(seed):
     assert max(deal.loads) <= (4 / 3 - 1 / (3 * n)) * best
 
 
-def test_weights_of_16_bits_are_refused():
-    """Nothing is sent before the refusal, so that it needs no other rank."""
-    weights = [torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16))]
+class OwnGradientsOnly(WholeTensorOptimizer):
+    """Owners step on the gradient of their own share of the batch."""
 
-    def refused():
-        with pytest.raises(ValueError, match="bfloat16, and no fp32 copy is kept"):
-            WholeTensorOptimizer(weights, SGD, lr=0.1)
-
-    ranks.run(refused, world_size=1)
+    def _reduce_gradients(self):
+        pass
 
 
-def test_nothing_to_train_is_refused():
-    def refused():
-        for parameters in ([], torch.nn.Linear(2, 2).requires_grad_(False).parameters()):
-            with pytest.raises(ValueError, match="no parameter to train: all are frozen, or none was given"):
-                WholeTensorOptimizer(parameters, SGD, lr=0.1)
+class EachHasAll(WholeTensorOptimizer):
+    """A state for every tensor on every rank: right in every step, and nothing is dealt."""
 
-    ranks.run(refused, world_size=1)
+    def __init__(self, params, optimizer_cls, **settings):
+        groups = list(params)
+        super().__init__(groups, optimizer_cls, **settings)
+        self.optimizer = optimizer_cls(groups, **settings)
+
+    def _reduce_gradients(self):
+        for parameter in self.parameters:
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad.div_(dist.get_world_size()))
+
+
+def check_bytes(make):
+    """Of state and of traffic, in fp32. Returns the bytes of gradients and weights that this rank has sent."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    tokens = torch.zeros(2, 6, dtype=torch.int64)
+    for kind, per_weight in ((AdamW, 8), (SGD, 4)):
+        model = GPT(TINY)
+        optimizer = make(
+            [{"params": list(model.parameters())}], kind, lr=0.1, **({"momentum": 0.9} if kind is SGD else {})
+        )
+        model(tokens, tokens).backward()
+        with measure.traffic() as sent:
+            optimizer.step()
+        loads, elements = optimizer.deal.loads, sum(optimizer.deal.sizes)
+        assert elements == sum(p.numel() for p in model.parameters())
+        held, due = optimizer.optimizer.state_bytes, per_weight * loads[rank]
+        agree(held == due, f"holds {held} bytes of state, and {due} are its own")
+        turns = [(rank - owner) % world_size for owner in range(world_size)]
+        weights = sum(predict.broadcast(4 * load, world_size, turn).bytes for load, turn in zip(loads, turns))
+        gradients = 4 * (elements - loads[rank])
+        flags = predict.all_reduce(4 * len(optimizer.parameters), world_size).bytes
+        assert sent.total_bytes == gradients + weights + flags, (
+            f"sent {sent.total_bytes}, where {gradients + weights} do"
+        )
+    return gradients + weights, 4 * elements
+
+
+@on_ranks(3, nightly=(2,), diagnose=False)
+def test_a_rank_holds_its_tensors_state_and_sends_the_formulas_bytes():
+    sent, whole = check_bytes(WholeTensorOptimizer)
+    everyones = torch.tensor(int(sent))
+    dist.all_reduce(everyones)
+    assert everyones == 2 * (dist.get_world_size() - 1) * whole, "as data parallelism"
+
+
+def wrongly(groups, kind, stage, bucket_bytes, **settings):
+    return OwnGradientsOnly(groups, kind, **settings)
+
+
+def test_known_wrong_ones_are_refused():
+    """Other gradients and slices give another answer; and a rank may hold everything."""
+    cases = {
+        "own gradients": ("in step 0", parity, Zero, wrongly, gpt, "muon", {}),
+        "slices": ("in step 0", parity, Zero, ZeroOptimizer, gpt, "adafactor", {}),
+        "each has all": ("holds", check_bytes, EachHasAll, {}),
+    }
+    assert accepted(2, cases) == {}
+
+
+def test_mistakes_are_told():
+    """Nothing is sent before a refusal, so that it needs no other rank."""
+    narrow = [nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16))]
+    frozen, nothing = nn.Linear(2, 2).requires_grad_(False), "no parameter to train: all are frozen, or none was given"
+    mistakes = [
+        (lambda: parity(Zero, ZeroOptimizer, gpt, "muon"), "is no matrix"),
+        (lambda: WholeTensorOptimizer(narrow, SGD, lr=0.1), "bfloat16, and no fp32 copy is kept"),
+        (lambda: WholeTensorOptimizer([], SGD, lr=0.1), nothing),
+        (lambda: WholeTensorOptimizer(frozen.parameters(), SGD, lr=0.1), nothing),
+    ]
+    assert refused(1, mistakes) == []

@@ -1,13 +1,10 @@
-"""What a pipeline must do. Each check runs on ranks and raises where it is not so.
+"""What a pipeline holds and sends, and which weights it uses. Runs on ranks, and raises on all of them or on none.
 
 The tests call these with the library's `Pipeline`, and with the known-wrong ones of `tests/mutants/parallel`.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -24,24 +21,24 @@ from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS, Action, Schedule, pipedream
 from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.predict import Setup
-from course_lib.train.accumulate import IGNORE
-from course_lib.train.step import train_step
-from tests.parallel.checks import OPTIMIZERS
+from tests.parallel.judging import agree, off
+from tests.parallel.parity import LIMIT, RULES, Pace, Side, Step, gradients_of
+from tests.parallel.problems import Text
 
 TIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6)
-UNTIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6, tied=False)
+UNTIED = dataclasses.replace(TIED, tied=False)
 SMALL = dataclasses.replace(UNTIED, layers=2)
 ROWS = 2
-LIMIT = 1e4 * torch.finfo(torch.float64).eps
 
 
 def batch_of(step: int, n_micro_batches: int, ragged: bool = True) -> Batch:
     """A batch of all micro-batches; if ragged, they have different numbers of targets."""
-    tokens = torch.randint(0, 11, (ROWS * n_micro_batches, 7), generator=torch.Generator().manual_seed(step))
-    inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
-    if ragged:
-        targets[:ROWS, 4:] = IGNORE
-    return inputs, targets
+    return problem(n_micro_batches, ragged).batch(step)
+
+
+def problem(n_micro_batches: int, ragged: bool = True) -> Text:
+    """For `parity`."""
+    return Text(TIED, ROWS * n_micro_batches, ((0, 4), (1, 4)) if ragged else ())
 
 
 def stages_for(schedule: Schedule, config: GPTConfig, dtype: torch.dtype = torch.float64) -> dict[int, GPTStage]:
@@ -55,49 +52,39 @@ def parameters_of(stages: dict[int, GPTStage]) -> list[nn.Parameter]:
     return [parameter for stage in stages.values() for parameter in stage.parameters()]
 
 
-@functools.cache
-def oracle(optimizer: str, n_micro_batches: int) -> list[tuple[Tensor, GPT]]:
-    """The loss of each step of `train_step`, and the model after it, with its gradients."""
-    model, steps = GPT(TIED, dtype=torch.float64), []
-    stepper = OPTIMIZERS[optimizer](model.parameters())
-    for step in range(3):
-        loss = train_step(model, stepper, batch_of(step, n_micro_batches))
-        after = copy.deepcopy(model)
-        for p, q in zip(after.parameters(), model.parameters()):
-            p.grad = q.grad
-        steps.append((loss, after))
-    return steps
-
-
-def check_parity(make: Callable[..., Any], name: str, optimizer: str, n_micro_batches: int = 4, **sizes: int) -> None:
-    """After every step, gradients, weights and the loss are those of `train_step` on the whole batch."""
-    schedule = ORDERS[name](dist.get_world_size(), n_micro_batches, **sizes)
-    stages = stages_for(schedule, TIED)
-    ours = OPTIMIZERS[optimizer](parameters_of(stages))
-    pipeline = make(schedule, stages)
-    for step, (wanted, model) in enumerate(oracle(optimizer, n_micro_batches)):
-        ours.zero_grad(set_to_none=True)
-        loss = pipeline.forward_backward(pieces(batch_of(step, n_micro_batches)))
-        ours.step()
-        for stage in stages.values():
-            assert_same(stage, dict(model.named_parameters()), f"{name}, after step {step}")
-        assert (loss is not None) == (schedule.stages - 1 in stages), f"{name}: the loss is {loss}"
-        assert loss is None or abs(loss - wanted) <= LIMIT, f"{name}: the loss is {loss}, the oracle's {wanted}"
-
-
 def pieces(batch: Batch) -> list[Batch]:
     """The micro-batches, uncut: a trimmed one would have another shape."""
     return list(zip(batch[0].split(ROWS), batch[1].split(ROWS)))
 
 
-def assert_same(stage: nn.Module, wanted: dict[str, nn.Parameter], when: str) -> None:
-    """A stage's weights and gradients are the oracle's."""
-    for name, p in stage.named_parameters():
-        gradient = wanted[name].grad
-        assert p.grad is not None and gradient is not None, f"{when}: {name} has no gradient"
-        off = (p.grad - gradient).abs().max()
-        assert off <= LIMIT, f"{when}: the gradient of {name} is off by {off:.1e}"
-        assert (p - wanted[name]).abs().max() <= LIMIT, f"{when}: {name} is off"
+class Staged(Side):
+    """A pipeline: `wrap(schedule, stages)`. The last stage's rank has the loss, of all micro-batches."""
+
+    shares_the_batch = is_grouped = False
+    limit = LIMIT
+
+    def __init__(self, wrap: Any, problem: Text, optimizer: str, name: str, **sizes: int) -> None:
+        assert problem.rows is not None
+        self.schedule = ORDERS[name](dist.get_world_size(), problem.rows // ROWS, **sizes)
+        self.stages = stages_for(self.schedule, problem.config)
+        kind, settings = RULES[optimizer]
+        self.optimizer, self.pipeline = kind(parameters_of(self.stages), **settings), wrap(self.schedule, self.stages)
+        self.has_loss = self.schedule.stages - 1 in self.stages
+
+    def named(self, tensors: Callable[[nn.Module], dict[str, Any]]) -> dict[str, Any]:
+        """Of every stage; a tied table may be in two of them."""
+        found = {number: tensors(stage) for number, stage in self.stages.items()}
+        return {f"stage {number}: {name}": tensor for number in found for name, tensor in found[number].items()}
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.named(lambda stage: dict(stage.named_parameters()))
+
+    def step(self, parts: list[Batch], max_norm: float | None, pace: Pace) -> Step:
+        loss = self.pipeline.forward_backward(pieces(parts[0]))
+        assert (loss is not None) == self.has_loss, f"the loss is {loss}"
+        gradients = self.named(gradients_of)
+        pace.step()
+        return Step(loss, None, gradients, self.weights())
 
 
 def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 6) -> None:
@@ -121,7 +108,7 @@ def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 
     if rank > 0:
         ahead = predict.in_flight(setup, rank - 1, name) - in_flight
         predicted += ahead * stages[rank].recv_buffer(batch[0][:ROWS]).nbytes
-    assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
+    agree(measured == predicted, f"{name}: held {measured} bytes of activations, predicted {predicted}")
 
 
 def check_peaks(make: Callable[..., Any], name: str) -> None:
@@ -130,16 +117,16 @@ def check_peaks(make: Callable[..., Any], name: str) -> None:
     # with 4, other pairs of interleaved's stages are in flight, and ZB-H2 and ZB-V end before all messages have come
     numbers = (8, 24) if name in ("interleaved", "zb-h2", "zb-v") else (4, 8, 24)
     rank, peaks = dist.get_rank(), {number: peaks_by_step(make, name, number) for number in numbers}
-    where = f"{name}: rank {rank} held at most"
+    where = f"{name}: held at most"
     for number, (_, second, third) in peaks.items():
-        assert second == third, f"{where} {second} bytes in step 1 and {third} in step 2, of {number} micro-batches"
+        agree(second == third, f"{where} {second} bytes in step 1 and {third} in step 2, of {number} micro-batches")
     layers = partition_layers([1.0] * (SMALL.layers + 2), dist.get_world_size())[rank]
     activations = predict.rank_activations(Setup(SMALL, ROWS, pipeline=dist.get_world_size()), layers)
     least, most = (activations, activations + 2 * 4 * ROWS * 6 * SMALL.width) if name == "gpipe" else (0, 0)
     for (fewer, before), (more, after) in pairwise(peaks.items()):
         for held, now in zip(before, after):
             added = (now - held) / (more - fewer)
-            assert least <= added <= most, f"{where} {held} bytes, of {fewer} micro-batches, and {now}, of {more}"
+            agree(least <= added <= most, f"{where} {held} bytes, of {fewer} micro-batches, and {now}, of {more}")
 
 
 def peaks_by_step(make: Callable[..., Any], name: str, n_micro_batches: int) -> list[int]:
@@ -166,7 +153,7 @@ def check_sends(make: Callable[..., Any], name: str, n_micro_batches: int = 4) -
         pipeline.forward_backward(pieces(batch_of(0, n_micro_batches)))
     setup = Setup(TIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=n_stages)
     due = predict.rank_traffic(setup, partition_layers([1.0] * (TIED.layers + 2), n_stages)[rank])["pipeline"]
-    assert dict(sent.modelled_bytes) == due.modelled_bytes, f"{name}: rank {rank} sent {sent}, predicted {due}"
+    agree(dict(sent.modelled_bytes) == due.modelled_bytes, f"{name}: sent {sent}, predicted {due}")
 
 
 def watch(pipeline: Pipeline, look: Callable[[Action], None]) -> None:
@@ -190,13 +177,14 @@ def check_split(make: Callable[..., Any], name: str = "zero-bubble", n_micro_bat
     layers = partition_layers([1.0] * (UNTIED.layers + 2), schedule.stages)
     weights = {s: [m.weight for m in stage.modules() if isinstance(m, nn.Linear)] for s, stage in stages.items()}
     pipeline = make(schedule, stages)
-    kept = [0]
+    kept, problems = [0], []
 
     def look(action: Action) -> None:
-        if action.kind == "B" and action.micro_batch == 0:
-            assert all(w.grad is None for w in weights[action.stage]), "B made the gradients of the weights, too"
-        if action.kind == "W":
-            assert all(w.grad is not None for w in weights[action.stage]), "W did not make the weights' gradients"
+        made = [w.grad is not None for w in weights[action.stage]]
+        if action.kind == "B" and action.micro_batch == 0 and any(made):
+            problems.append("B made the gradients of the weights, too")
+        if action.kind == "W" and not all(made):
+            problems.append("W did not make the weights' gradients")
         waiting = [call for flight in pipeline._in_flight.values() for call in flight.later]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for c in waiting for t in c.args[2:]}
         kept.append(sum(storages.values()))
@@ -204,10 +192,11 @@ def check_split(make: Callable[..., Any], name: str = "zero-bubble", n_micro_bat
     watch(pipeline, look)
     with measure.memory(inputs=batch) as record:
         pipeline.forward_backward(pieces(batch))
+    agree(problems, f"{name}: ")
     setup, nothing = Setup(UNTIED, ROWS, pipeline=schedule.ranks), dict.fromkeys(stages, 0)
     later = {stage: split_bytes(UNTIED, layers[stage]) for stage in stages}
     predicted = most_held(schedule.actions[rank], nothing, later)
-    assert max(kept) == predicted, f"{name}: rank {rank} kept {max(kept)} bytes for W, predicted {predicted}"
+    agree(max(kept) == predicted, f"{name}: kept {max(kept)} bytes for W, predicted {predicted}")
     until_b = {stage: int(predict.rank_activations(setup, layers[stage])) for stage in stages}
     predicted = most_held(schedule.actions[rank], until_b, nothing)
     ends = [batch[0] if stage == 0 else batch[1] for stage in stages if stage in (0, schedule.stages - 1)]
@@ -216,7 +205,7 @@ def check_split(make: Callable[..., Any], name: str = "zero-bubble", n_micro_bat
     early += (rank < schedule.ranks - 1) * (name == "zb-v")  # and by one the rank behind, on the way up the V
     predicted += early * 4 * ROWS * 6 * UNTIED.width
     measured = int(record.timeline["activations"].max())
-    assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
+    agree(measured == predicted, f"{name}: held {measured} bytes of activations, predicted {predicted}")
 
 
 def most_held(actions: Sequence[Action], until_b: dict[int, int], until_w: dict[int, int]) -> int:
@@ -242,22 +231,24 @@ def check_weight_versions(make: Callable[..., Any], optimizer: str) -> None:
     n_stages, rank, steps = dist.get_world_size(), dist.get_rank(), 8
     schedule = pipedream(n_stages, steps)
     stages, batch = stages_for(schedule, UNTIED), batch_of(0, steps, ragged=False)
-    pipeline = make(schedule, stages, optimizer=OPTIMIZERS[optimizer](parameters_of(stages)))
+    kind, settings = RULES[optimizer]
+    pipeline = make(schedule, stages, optimizer=kind(parameters_of(stages), **settings))
     wanted = recurrence(n_stages, pieces(batch), optimizer)[rank]
-    stashed = []
+    stashed, problems = [], []
 
     def look(action: Action) -> None:
         stashed.append(pipeline.stash_bytes)
         if action.kind == "U":
             for name, p in stages[rank].named_parameters():
-                off = (p - wanted[action.micro_batch + 1][name]).abs().max()
-                assert off <= LIMIT, f"after update {action.micro_batch}: {name} is off by {off:.1e}"
+                due = wanted[action.micro_batch + 1][name]
+                problems.extend(off(f"{name} after update {action.micro_batch}", p, due, LIMIT))
 
     watch(pipeline, look)
     pipeline.forward_backward(pieces(batch))
+    agree(problems, "")
     old_versions = n_stages - 1 - rank  # one for each micro-batch in flight: Narayanan et al. 2019, §3.3
     predicted = old_versions * sum(p.nbytes for p in stages[rank].parameters())
-    assert max(stashed) == predicted, f"rank {rank} stashed {max(stashed)} bytes of weights, predicted {predicted}"
+    agree(max(stashed) == predicted, f"stashed {max(stashed)} bytes of weights, predicted {predicted}")
 
 
 def recurrence(n_stages: int, batches: Sequence[Batch], optimizer: str) -> list[list[dict[str, Tensor]]]:
@@ -265,7 +256,8 @@ def recurrence(n_stages: int, batches: Sequence[Batch], optimizer: str) -> list[
     newest, delayed = GPT(UNTIED, dtype=torch.float64), GPT(UNTIED, dtype=torch.float64)
     layers = partition_layers([1.0] * (UNTIED.layers + 2), n_stages)
     names = [[name for name, _ in GPTStage(UNTIED, each, dtype=torch.float64).named_parameters()] for each in layers]
-    stepper = OPTIMIZERS[optimizer](newest.parameters())
+    kind, settings = RULES[optimizer]
+    stepper = kind(newest.parameters(), **settings)
     history = [copy.deepcopy(newest.state_dict())]
     for t, batch in enumerate(batches):
         versions = [history[max(0, t - (n_stages - 1 - stage))] for stage in range(n_stages)]

@@ -1,4 +1,7 @@
-"""The pipeline on real ranks: against the single-device step, its own formulas, PipeDream's recurrence; deadlocks."""
+"""The pipeline on real ranks: one process's steps, its own formulas, PipeDream's recurrence; deadlocks."""
+
+import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -21,101 +24,64 @@ from course_lib.pipeline.schedule import (
     unit_costs,
 )
 from tests.mutants.parallel import pipeline as wrong
+from tests.parallel.judging import accepted, on_ranks, refused
+from tests.parallel.parity import OPTIMIZERS, parity
 from tests.pipeline import pipeline_checks as checks
+from tests.pipeline.pipeline_checks import Staged, problem
 
 SYNCHRONOUS = [name for name in ORDERS if name != "pipedream"]
 
 
-def every_parity():
+@on_ranks(2, 4, diagnose=False)
+def test_every_synchronous_schedule_equals_one_process():
     for name in SYNCHRONOUS:
-        for optimizer in checks.OPTIMIZERS:
-            checks.check_parity(Pipeline, name, optimizer)
-    checks.check_parity(Pipeline, "1f1b", "sgd", n_micro_batches=1)
-    checks.check_parity(Pipeline, "zero-bubble", "sgd", n_micro_batches=3)
+        for optimizer in OPTIMIZERS:
+            parity(Staged, Pipeline, problem(4), optimizer, name=name)
+    parity(Staged, Pipeline, problem(1), "sgd", name="1f1b")
+    parity(Staged, Pipeline, problem(3), "sgd", name="zero-bubble")
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_every_synchronous_schedule_equals_the_single_device(world_size):
-    ranks.run(every_parity, world_size=world_size, diagnose=False)
-
-
-def all_stages_on_one_rank():
-    checks.check_parity(Pipeline, "zero-bubble", "sgd")
-    checks.check_parity(Pipeline, "interleaved", "sgd", chunks=3)
-    checks.check_parity(Pipeline, "zb-v", "sgd")
-
-
+@on_ranks(1)
 def test_a_pipeline_of_one_rank_is_gradient_accumulation():
-    ranks.run(all_stages_on_one_rank, world_size=1)
+    for how in ({"name": "zero-bubble"}, {"name": "interleaved", "chunks": 3}, {"name": "zb-v"}):
+        parity(Staged, Pipeline, problem(4), "sgd", **how)
 
 
+@on_ranks(4)
 def test_parity_holds_under_diagnosis():
-    ranks.run(checks.check_parity, Pipeline, "1f1b", "sgd", world_size=4)
+    parity(Staged, Pipeline, problem(4), "sgd", name="1f1b")
 
 
-@pytest.mark.parametrize("mutant", wrong.WRONG_GRADIENTS)
-def test_wrong_gradients_are_rejected(mutant):
-    """A rank that stops at its first wrong step leaves the others waiting, so one rank's word is enough."""
-    with pytest.raises(RankFailure, match="AssertionError: gpipe, after step 0"):
-        ranks.run(checks.check_parity, mutant, "gpipe", "sgd", world_size=2, timeout_s=30, diagnose=False)
+@on_ranks(2, 4, diagnose=False)
+def test_bytes_held_and_sent_and_weights_used_are_the_papers():
+    """Activations in flight, messages to the neighbours, backward passes that are really split, PipeDream's recurrence.
 
-
-def every_peak():
+    Peaks do not grow with the micro-batches: on two ranks four of them have as many in flight as there ever are.
+    """
     for name in ("naive", "gpipe", "1f1b"):
         checks.check_in_flight(Pipeline, name)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_activations_in_flight_are_as_predicted(world_size):
-    ranks.run(every_peak, world_size=world_size, diagnose=False)
-
-
-@pytest.mark.parametrize("name", ORDERS)
-def test_peaks_do_not_depend_on_the_number_of_micro_batches(name):
-    """On two ranks: four micro-batches are then enough to have as many in flight as there ever are."""
-    ranks.run(checks.check_peaks, Pipeline, name, world_size=2, diagnose=False)
-
-
-def every_send():
     for name in ("naive", "gpipe", "1f1b", "zero-bubble", "zb-h2"):
         checks.check_sends(Pipeline, name)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_bytes_sent_to_the_neighbours_are_as_predicted(world_size):
-    ranks.run(every_send, world_size=world_size, diagnose=False)
-
-
-def test_gpipe_in_disguise_is_rejected():
-    with pytest.raises(RankFailure, match="AssertionError: 1f1b: rank . held"):
-        ranks.run(checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", world_size=4, timeout_s=30, diagnose=False)
-
-
-def every_split():
     for name in ("zero-bubble", "zb-h2", "zb-v"):
         checks.check_split(Pipeline, name)
+    for optimizer in OPTIMIZERS:
+        checks.check_weight_versions(Pipeline, optimizer)
+    for name in ORDERS if dist.get_world_size() == 2 else ():
+        checks.check_peaks(Pipeline, name)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_backward_passes_are_really_split(world_size):
-    ranks.run(every_split, world_size=world_size)
-
-
-def test_a_backward_pass_in_one_is_rejected():
-    with pytest.raises(RankFailure, match="AssertionError: B made the gradients"):
-        ranks.run(checks.check_split, wrong.BackwardInOne, world_size=2, timeout_s=30)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("optimizer", checks.OPTIMIZERS)
-def test_pipedreams_weights_follow_the_papers_recurrence(world_size, optimizer):
-    ranks.run(checks.check_weight_versions, Pipeline, optimizer, world_size=world_size, diagnose=False)
-
-
-@pytest.mark.parametrize("mutant", wrong.WRONG_VERSIONS)
-def test_wrong_weight_versions_are_rejected(mutant):
-    with pytest.raises(RankFailure, match="AssertionError: (after update|rank . stashed)"):
-        ranks.run(checks.check_weight_versions, mutant, "sgd", world_size=4, timeout_s=30, diagnose=False)
+def test_known_wrong_ones_are_refused():
+    cases: dict[Any, Any] = {
+        mutant: ("with sgd .*gpipe.* in step 0", parity, Staged, mutant, problem(4), "sgd", {"name": "gpipe"})
+        for mutant in wrong.WRONG_GRADIENTS
+    }
+    cases |= {
+        mutant: ("after update|stashed", checks.check_weight_versions, mutant, "sgd", {})
+        for mutant in wrong.WRONG_VERSIONS
+    }
+    cases[wrong.GPipeInDisguise] = ("1f1b: held", checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", {})
+    cases[wrong.BackwardInOne] = ("B made the gradients", checks.check_split, wrong.BackwardInOne, {})
+    assert accepted(4, cases) == {}
 
 
 def run_paced(schedule):
@@ -124,16 +90,34 @@ def run_paced(schedule):
     return pipeline.spans
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zero-bubble", "interleaved", "zb-v"])
+def measured(name):
+    """The schedule, and its chart on real ranks; of each rank one action after the other, as the schedule says."""
+    schedule = ORDERS[name](4, 4)
+    spans = ranks.run(run_paced, schedule, world_size=4, diagnose=False)
+    assert [[span.action for span in row] for row in spans] == list(map(list, schedule.actions))
+    assert all(first.end <= then.start for row in spans for first, then in itertools.pairwise(row))
+    return schedule, gantt_of(schedule.name, spans)
+
+
+PACED = ["1f1b", "zero-bubble", "interleaved", "zb-v"]
+
+
+@pytest.mark.parametrize("name", ["zb-v", *(pytest.param(name, marks=pytest.mark.nightly) for name in PACED[:3])])
+def test_a_chart_is_measured(name):
+    schedule, chart = measured(name)
+    assert chart.makespan >= simulate(schedule, unit_costs(schedule, PacedPipeline.unit_s)).makespan
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("name", PACED)
 def test_the_measured_chart_is_the_simulated_one(name):
     """The best of up to ten: other processes may take the cores for longer than an action sleeps."""
-    schedule = ORDERS[name](4, 4)
-    ideal = simulate(schedule, unit_costs(schedule, PacedPipeline.unit_s))
     charts = []
     while not charts or len(charts) < 10 and charts[-1].makespan > 1.1 * ideal.makespan:
-        charts.append(gantt_of(schedule.name, ranks.run(run_paced, schedule, world_size=4, diagnose=False)))
+        schedule, chart = measured(name)
+        ideal = simulate(schedule, unit_costs(schedule, PacedPipeline.unit_s))
+        charts.append(chart)
     chart = min(charts, key=lambda chart: chart.makespan)
-    assert [[span.action for span in spans] for spans in chart.spans] == list(map(list, schedule.actions))
     assert ideal.makespan <= chart.makespan < 2 * ideal.makespan
     assert chart.bubble == pytest.approx(ideal.bubble, abs=0.15)
 
@@ -177,50 +161,40 @@ def test_1f1b_deadlocks_if_sends_block_and_gpipe_does_not():
     assert "rank 1 waits in send to rank 0" in str(caught.value)
 
 
-def refused(what):
+def tried(n_micro_batches=4, hole=None, steps=1):
     schedule = one_f_one_b(2, 4)
-    stages = checks.stages_for(schedule, checks.TIED)
-    optimizer = torch.optim.SGD(checks.parameters_of(stages), lr=0.1)
-    if what == "number":
-        Pipeline(schedule, stages).forward_backward(checks.pieces(checks.batch_of(0, 3)))
-    if what == "no target":
-        pieces = checks.pieces(checks.batch_of(0, 4))
-        Pipeline(schedule, stages).forward_backward([*pieces[:3], (pieces[3][0], torch.full_like(pieces[3][1], -100))])
-    if what == "twice":
-        pipeline = Pipeline(schedule, stages)
-        for step in range(2):
-            pipeline.forward_backward(checks.pieces(checks.batch_of(step, 4)))
-    if what == "mirrored":
-        Pipeline(dualpipe(2, 4), stages)
-    if what == "ranks":
-        Pipeline(gpipe(4, 4), stages)
-    if what == "stages":
-        Pipeline(schedule, {1 - dist.get_rank(): next(iter(stages.values()))})
-    if what == "optimizer":
-        Pipeline(schedule, stages, optimizer=optimizer)
-    if what == "tied":
-        Pipeline(pipedream(2, 4), stages, optimizer=optimizer)
+    pipeline = Pipeline(schedule, checks.stages_for(schedule, checks.TIED))
+    for step in range(steps):
+        pieces = checks.pieces(checks.batch_of(step, n_micro_batches))
+        if hole is not None:
+            pieces[hole] = (pieces[hole][0], torch.full_like(pieces[hole][1], -100))
+        pipeline.forward_backward(pieces)
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    {
-        "number": "3 micro-batches given, but the schedule has 4",
-        "no target": "micro-batch 3 has no target, and a mean over nothing is nan",
-        "twice": "a tied weight already has a gradient, which would count twice",
-        "mirrored": "'dualpipe' is data only: this executor holds one copy of each stage",
-        "ranks": "the schedule is for 4 ranks, but the pipeline has 2",
-        "stages": r"rank 0 was given the stages \[1\], but in the schedule it holds \[0\]",
-        "optimizer": "an asynchronous schedule steps by itself",
-        "tied": "build with tied=False",
-    }.items(),
-)
-def test_mistakes_are_refused(what, message):
-    with pytest.raises(RankFailure, match=message):
-        ranks.run(refused, what, world_size=2, timeout_s=30)
+def made(schedule, optimizes=False, swapped=False):
+    stages = checks.stages_for(one_f_one_b(2, 4), checks.TIED)
+    optimizer = torch.optim.SGD(checks.parameters_of(stages), lr=0.1) if optimizes else None
+    Pipeline(schedule, {1 - dist.get_rank(): next(iter(stages.values()))} if swapped else stages, optimizer=optimizer)
 
 
-def frozen_in_pipedream():
+MISTAKES = [
+    (lambda: tried(3), "3 micro-batches given, but the schedule has 4"),
+    (lambda: tried(hole=3), "micro-batch 3 has no target, and a mean over nothing is nan"),
+    (lambda: tried(steps=2), "a tied weight already has a gradient, which would count twice"),
+    (lambda: made(dualpipe(2, 4)), "'dualpipe' is data only: this executor holds one copy of each stage"),
+    (lambda: made(gpipe(4, 4)), "the schedule is for 4 ranks, but the pipeline has 2"),
+    (lambda: made(one_f_one_b(2, 4), swapped=True), r"was given the stages \[.\], but in the schedule it holds \[.\]"),
+    (lambda: made(one_f_one_b(2, 4), optimizes=True), "an asynchronous schedule steps by itself"),
+    (lambda: made(pipedream(2, 4), optimizes=True), "build with tied=False"),
+]
+
+
+def test_mistakes_are_refused():
+    assert refused(2, MISTAKES) == []
+
+
+@on_ranks(2, diagnose=False)
+def test_pipedream_leaves_frozen_weights_alone():
     schedule = pipedream(dist.get_world_size(), 4)
     stages = checks.stages_for(schedule, checks.SMALL)
     for stage in stages.values():
@@ -232,7 +206,3 @@ def frozen_in_pipedream():
     Pipeline(schedule, stages, optimizer=optimizer).forward_backward(checks.pieces(checks.batch_of(0, 4)))
     assert frozen and all(torch.equal(p, before) for p, before in frozen.items()), "a frozen weight has moved"
     assert all(not torch.equal(p, before) for p, before in trained.items()), "a weight has not moved"
-
-
-def test_pipedream_leaves_frozen_weights_alone():
-    ranks.run(frozen_in_pipedream, world_size=2, diagnose=False)

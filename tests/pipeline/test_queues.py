@@ -4,8 +4,6 @@ Two ranks of an NCCL group have one queue: what they send each other starts in t
 come to it, and behind whatever the rank's own computing had waited for by then (PyTorch's `ProcessGroupNCCL`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from typing import Any
 from unittest import mock
@@ -19,6 +17,7 @@ from course_lib.parallel.hybrid import HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS
+from tests.parallel.judging import on_ranks
 from tests.pipeline import pipeline_checks as checks
 
 Call = tuple[str, int, int]
@@ -109,19 +108,12 @@ def test_with_one_group_1f1b_would_wait_in_a_circle_and_gpipe_would_not() -> Non
         assert stuck(list(calls)) == waiting
 
 
-def grid_with_one_queue_for_a_pair() -> tuple[bool, str]:
-    """Whether a grid's pipeline has two groups of the same ranks, and what a pipeline says that is given one."""
+@on_ranks(4)
+def test_a_grid_has_both_groups_and_a_pipeline_of_some_ranks_asks_for_them() -> None:
     with mock.patch.object(dist, "get_backend_config", return_value="cpu:gloo,cuda:nccl"):
         grid = HybridParallel(checks.UNTIED, Mesh({"pipeline": 2, "data": 2, "tensor": 1}), micro_batches=2)
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ValueError, match="give group_back"):
             Pipeline(grid.pipeline.schedule, grid.pipeline.stages, group=grid.groups["pipeline"])
     there, back = grid.pipeline.group, grid.pipeline.group_back
     grid.train_step(grid.optimizer(torch.optim.SGD, lr=0.1), checks.batch_of(0, 4))
-    return there is not back and dist.get_process_group_ranks(there) == dist.get_process_group_ranks(back), str(
-        caught.value
-    )
-
-
-def test_a_grid_has_both_groups_and_a_pipeline_of_some_ranks_asks_for_them() -> None:
-    for both, said in ranks.run(grid_with_one_queue_for_a_pair, world_size=4):
-        assert both and "give group_back" in said
+    assert there is not back and dist.get_process_group_ranks(there) == dist.get_process_group_ranks(back)

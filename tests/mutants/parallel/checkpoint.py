@@ -1,7 +1,5 @@
 """Known-wrong checkpoints. Each takes the arguments of `Checkpoints`, and has one fault."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,10 @@ from course_lib.parallel import saved_shards as shards
 from course_lib.parallel.checkpoint import AtomicCheckpointWriter, Checkpoints
 
 
-class _Other(Checkpoints):
-    """Publishes otherwise."""
-
+class _Other(Checkpoints):  # publishes otherwise
     publisher: type[AtomicCheckpointWriter]
 
     def save(self, step: int, wait: bool = True, **position: Any) -> None:
-        """With another publisher."""
         checkpoint.AtomicCheckpointWriter, usual = self.publisher, checkpoint.AtomicCheckpointWriter  # type: ignore[misc]
         try:
             super().save(step, wait, **position)
@@ -41,50 +36,37 @@ class PublishesEarly(_Other):
             dist.barrier()  # every rank has seen by now that the step is not there
 
         def prepare_global_plan(self, plans: Any) -> Any:
-            """Nothing to clear."""
             return super(AtomicCheckpointWriter, self).prepare_global_plan(plans)
 
 
-class DropsFirst(_Other):
-    """Makes room on the disk before the new one is good."""
-
+class DropsFirst(_Other):  # makes room on the disk before the new one is good
     class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Drops before anybody writes."""
 
         def prepare_global_plan(self, plans: Any) -> Any:
-            """Too early."""
             for old in checkpoint.published(self.folder):
                 shutil.rmtree(old)
             return super().prepare_global_plan(plans)
 
 
-class DoesNotCopy(_Other):
-    """Saves in the background what training changes meanwhile."""
-
+class DoesNotCopy(_Other):  # saves in the background what training changes meanwhile
     class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Stages the thing itself."""
 
         def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-            """No copy."""
             return state_dict
 
 
-class WaitsAnyway(Checkpoints):
-    """In the background, they say."""
-
+class WaitsAnyway(Checkpoints):  # in the background, they say
     def save(self, step: int, wait: bool = True, **position: Any) -> None:
-        """Returns when all is written."""
         super().save(step, True, **position)
 
 
-class DoesNotSyncMetadata(_Other):
-    """Trusts DCP's own sync of `.metadata`."""
-
+class DoesNotSyncMetadata(_Other):  # trusts DCP's own sync of `.metadata`
     class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Without ours."""
 
         def finish(self, metadata: Any, results: Any) -> None:
-            """Published, and perhaps empty after a power cut."""
             sync, checkpoint._sync = checkpoint._sync, lambda path: None
             try:
                 super().finish(metadata, results)
@@ -109,16 +91,13 @@ class ForgetsTheStepCount(Checkpoints):
     """Adam corrects its moments again as if they were one step old."""
 
     def load(self, step: int | None = None) -> dict[str, Any]:
-        """With moments, but from step 0."""
         position = super().load(step)
         for state in self.rule.state.values():
             state["step"].zero_()
         return position
 
 
-class ForgetsRandomState(Checkpoints):
-    """Drops other elements after the load."""
-
+class ForgetsRandomState(Checkpoints):  # drops other elements after the load
     def load(self, step: int | None = None) -> dict[str, Any]:
         """With the random state of the process that loads."""
         now = torch.get_rng_state()
@@ -131,7 +110,6 @@ class ForgetsMasters(Checkpoints):
     """Saves the weights in 16 bits, and takes these for the optimizer's."""
 
     def load(self, step: int | None = None) -> dict[str, Any]:
-        """Masters rounded."""
         position = super().load(step)
         for cut in shards.saved_shards_of(self.model, self.optimizer):
             cut.owner.data = cut.owner.data.bfloat16().to(cut.owner.dtype)
@@ -150,7 +128,6 @@ class OnePartForAll(Checkpoints):
             return super()._shapes()
 
     def load(self, step: int | None = None) -> dict[str, Any]:
-        """By the same names."""
         with mock.patch.object(shards, "part_name", lambda stage, name: ""):
             return super().load(step)
 

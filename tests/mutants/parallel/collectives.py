@@ -1,7 +1,5 @@
 """Known-wrong all-reduces that claim to be rings."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor

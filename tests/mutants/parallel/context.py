@@ -1,7 +1,5 @@
 """Known-wrong ring attentions, and what each must be told."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -39,8 +37,8 @@ def _lent(q: Tensor) -> Attention:
 
 
 WRONG = {
-    own_keys_only: "the values differ",
-    the_wrong_order: "the values differ",
+    own_keys_only: "the output is off",
+    the_wrong_order: "the output is off",
     gathers_everything: "sends",
     gradients_stay_away: "the gradient of the keys",
 }

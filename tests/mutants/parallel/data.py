@@ -1,6 +1,4 @@
-"""Known-wrong data parallelism. Each class breaks one thing that `tests/parallel/checks.py` must notice."""
-
-from __future__ import annotations
+"""Known-wrong data parallelism. Each class breaks one thing that `tests/parallel/test_data.py` must notice."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +11,7 @@ from torch import nn
 from course_lib.parallel import BucketedDataParallel, NaiveDataParallel, data
 
 
-class Unsynchronized(BucketedDataParallel):
-    """Has every hook and method, and sends nothing."""
-
+class Unsynchronized(BucketedDataParallel):  # has every hook and method, and sends nothing
     def synchronize(self) -> None:
         """Pretend."""
 
@@ -23,19 +19,14 @@ class Unsynchronized(BucketedDataParallel):
         pass
 
 
-class SumForMean(BucketedDataParallel):
-    """Forgets 1/p. Adam hardly notices."""
-
+class SumForMean(BucketedDataParallel):  # forgets 1/p. Adam hardly notices
     def __init__(self, module: nn.Module, **kwargs: Any) -> None:
         super().__init__(module, **kwargs)
         self.world_size = 1
 
 
-class NaiveSumForMean(NaiveDataParallel):
-    """Forgets 1/p, one by one."""
-
+class NaiveSumForMean(NaiveDataParallel):  # forgets 1/p, one by one
     def synchronize(self) -> None:
-        """Add up only."""
         self.world_size = 1
         super().synchronize()
 
@@ -51,17 +42,13 @@ class ReducedBeforeFull(BucketedDataParallel):
                 self._send_next()
 
 
-class NoBroadcast(BucketedDataParallel):
-    """Trusts that all ranks were built alike."""
-
+class NoBroadcast(BucketedDataParallel):  # trusts that all ranks were built alike
     def __init__(self, module: nn.Module, **kwargs: Any) -> None:
         with mock.patch.object(data, "broadcast_module"):
             super().__init__(module, **kwargs)
 
 
-class OnlyParametersBroadcast(BucketedDataParallel):
-    """Forgets the buffers."""
-
+class OnlyParametersBroadcast(BucketedDataParallel):  # forgets the buffers
     def __init__(self, module: nn.Module, **kwargs: Any) -> None:
         kept = [buffer.clone() for buffer in module.buffers()]
         super().__init__(module, **kwargs)
@@ -73,7 +60,6 @@ class ZerosForUnused(BucketedDataParallel):
     """Gives a parameter that nobody used a gradient of zeros, on which weight decay moves it."""
 
     def synchronize(self) -> None:
-        """Fill every hole."""
         for parameter in self._trainable:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -84,19 +70,15 @@ class OwnGradientForRare(BucketedDataParallel):
     """A rank that did not use a parameter keeps None while the others move it."""
 
     def synchronize(self) -> None:
-        """Take back what came from others."""
         unused = [parameter for parameter in self._trainable if parameter.grad is None]
         super().synchronize()
         for parameter in unused:
             parameter.grad = None
 
 
-class DeafToNoSync(BucketedDataParallel):
-    """Sends in every micro-batch."""
-
+class DeafToNoSync(BucketedDataParallel):  # sends in every micro-batch
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Reduce anyway."""
         yield
         self.synchronize()
 
@@ -105,7 +87,6 @@ class SendsFrozen(BucketedDataParallel):
     """Sends gradients that do not exist, for frozen parameters too."""
 
     def synchronize(self) -> None:
-        """The right thing, and then some."""
         super().synchronize()
         for parameter in self._frozen:
             self._all_reduce(torch.zeros_like(parameter), self.group)
@@ -119,9 +100,7 @@ class OneByOne(BucketedDataParallel):
             super()._pack(order)
 
 
-class SendsTwice(BucketedDataParallel):
-    """Sends everything twice."""
-
+class SendsTwice(BucketedDataParallel):  # sends everything twice
     def _send_next(self) -> None:
         bucket = self.buckets[self._sent]
         super()._send_next()
@@ -131,7 +110,7 @@ class SendsTwice(BucketedDataParallel):
         bucket.work = self._all_reduce(bucket.flat, self.group)
 
 
-WRONG_VALUES = [
+VALUES = [
     Unsynchronized,
     SumForMean,
     NaiveSumForMean,
@@ -141,6 +120,6 @@ WRONG_VALUES = [
     ZerosForUnused,
     OwnGradientForRare,
 ]
-"""Rejected by `check_parity`."""
-WRONG_TRAFFIC = [Unsynchronized, DeafToNoSync, SendsFrozen, OneByOne, SendsTwice]
-"""Rejected by `check_traffic`, though most of them train perfectly."""
+"""Refused by `parity`."""
+TRAFFIC = [Unsynchronized, DeafToNoSync, SendsFrozen, OneByOne, SendsTwice]
+"""Refused by `check_traffic`, though most of them train perfectly."""

@@ -1,7 +1,5 @@
 """Known-wrong layers of experts. Each is a ParallelExperts with one fault, and says what it must be told."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -29,9 +27,7 @@ class Replicates(ParallelExperts):
         self.up_LDf, self.down_LfD = layer.up_EDF, layer.down_EFD
 
 
-class ForgetsTheGate(ParallelExperts):
-    """Adds up what the experts say, however sure the router was."""
-
+class ForgetsTheGate(ParallelExperts):  # adds up what the experts say, however sure the router was
     def __init__(self, layer: Any, groups: Any = None) -> None:
         super().__init__(layer, groups)
         self.router.register_forward_hook(

@@ -1,7 +1,5 @@
 """Known-wrong pipelines. Each class breaks one thing that `tests/pipeline/pipeline_checks.py` must notice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,9 +18,7 @@ class WithoutShare(Pipeline):
         return loss
 
 
-class EqualShares(Pipeline):
-    """1/m for each micro-batch, however many tokens it has."""
-
+class EqualShares(Pipeline):  # 1/m for each micro-batch, however many tokens it has
     def _count_loss(self, loss: Tensor, share: float) -> Tensor:
         return super()._count_loss(loss, 1 / self.schedule.micro_batches)
 
@@ -47,7 +43,6 @@ class Swapping(PipelineMessages):
     held: tuple[Message, Tensor] | None = None
 
     def send(self, message: Message | None, tensor: Tensor | None) -> None:
-        """Every other time, nothing; then two."""
         if message is None or tensor is None or message.what == "gradient":
             super().send(message, tensor)
         elif self.held is None:
@@ -58,18 +53,14 @@ class Swapping(PipelineMessages):
             self.held = None
 
 
-class SendsSwapped(Pipeline):
-    """Sends activations in another order than they are received in."""
-
+class SendsSwapped(Pipeline):  # sends activations in another order than they are received in
     def _begin(self, micro_batches: Any, tokens: float | None) -> PipelineMessages:
         mail = super()._begin(micro_batches, tokens)
         mail.__class__ = Swapping
         return mail
 
 
-class BackwardInOne(Pipeline):
-    """Zero-bubble by name: makes the weights' gradients in B at once."""
-
+class BackwardInOne(Pipeline):  # Zero-bubble by name: makes the weights' gradients in B at once
     def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
         made = super()._do(action, received)
         if action.kind == "B":

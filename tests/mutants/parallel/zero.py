@@ -1,7 +1,5 @@
 """Known-wrong ZeRO. Each takes the arguments of `ZeroOptimizer`, has one fault, and says what it must be told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 from unittest import mock
@@ -21,7 +19,6 @@ class PlainAdamWCalledSharded:
         self.optimizer, self.buckets = kind(params, **settings), []
 
     def step(self) -> None:
-        """A plain step."""
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -29,15 +26,11 @@ class PlainAdamWCalledSharded:
         self.optimizer.step()
 
     def zero_grad(self) -> None:
-        """As any."""
         self.optimizer.zero_grad()
 
 
-class SumForMean(ZeroOptimizer):
-    """Forgets 1/N."""
-
+class SumForMean(ZeroOptimizer):  # forgets 1/N
     def reduce_gradients(self) -> None:
-        """Add up only."""
         reduced = self._reduced
         super().reduce_gradients()
         for piece in self.pieces:
@@ -54,26 +47,18 @@ def clip_by_own_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
-class LocalNorm(ZeroOptimizer):
-    """Clips by the norm of this rank's part."""
-
+class LocalNorm(ZeroOptimizer):  # clips by the norm of this rank's part
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """As on one device."""
         self.reduce_gradients()
         return clip_by_own_norm([piece.value for piece in self.pieces], max_norm)
 
 
-class NormBeforeTheMean(ZeroOptimizer):
-    """Clips the gradients of this rank's own share of the batch."""
-
+class NormBeforeTheMean(ZeroOptimizer):  # clips the gradients of this rank's own share of the batch
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Before anything is reduced."""
         return torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
 
-class KeepsGradients(ZeroOptimizer):
-    """Stage 2 that reduces and does not drop."""
-
+class KeepsGradients(ZeroOptimizer):  # stage 2 that reduces and does not drop
     def _reduce_next(self) -> None:
         bucket = self.buckets[self._next]
         kept = [parameter.grad for parameter in bucket.parameters]
@@ -91,11 +76,8 @@ class KeepsGradients(ZeroOptimizer):
             parameter.grad = grad
 
 
-class KeepsItsOwnPart(ZeroOptimizer):
-    """Steps, and does not tell the others."""
-
+class KeepsItsOwnPart(ZeroOptimizer):  # steps, and does not tell the others
     def step(self) -> None:
-        """Without the gather."""
         gather = ReplicatedFlatShard.start_all_gather_weights
         ReplicatedFlatShard.start_all_gather_weights = _sends_nothing  # type: ignore[method-assign]
         try:
@@ -129,11 +111,8 @@ def about_users_only(used: Tensor, means: Any, groups: Any, device: torch.device
     return ask_everyone(used, [], groups, device)
 
 
-class EachDecidesAlone(ZeroOptimizer):
-    """Skips a step where this rank's own part has an overflow."""
-
+class EachDecidesAlone(ZeroOptimizer):  # skips a step where this rank's own part has an overflow
     def reduce_gradients(self) -> None:
-        """Nobody asks."""
         with mock.patch.object(zero, "ask_everyone", about_users_only):
             super().reduce_gradients()
 
@@ -142,7 +121,6 @@ class SkipsWhatItHasSeen(ZeroOptimizer):
     """Looks for an overflow in the gradients of this rank's own share of the batch, and of nobody else's."""
 
     def reduce_gradients(self) -> None:
-        """A good step for those who had none."""
         fine = all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None)
         with mock.patch.object(zero, "ask_everyone", about_users_only):
             super().reduce_gradients()

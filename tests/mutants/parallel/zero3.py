@@ -1,7 +1,5 @@
 """Known-wrong ZeRO-3. Each takes the arguments of `Zero3`, has one fault, and says what it must be told."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -22,7 +20,6 @@ class PlainCalledSharded(BucketedDataParallel):
         super().__init__(module, **settings)
 
     def parameters(self, recurse: bool = True) -> Any:
-        """Whole ones."""
         return self.module.parameters(recurse)
 
 
@@ -35,15 +32,12 @@ class NeverFrees(Zero3):
             bucket.reshard = bucket.finish_unshard  # type: ignore[method-assign]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Fresh weights, once for both passes."""
         for bucket in self.buckets:
             UnshardableFlatParameter.reshard(bucket)
         return super().forward(*args, **kwargs)
 
 
-class StaleWeights(Zero3):
-    """Gathers once, and computes with these weights forever."""
-
+class StaleWeights(Zero3):  # gathers once, and computes with these weights forever
     def __init__(self, module: nn.Module, **settings: Any) -> None:
         super().__init__(module, **settings)
         for bucket in self.buckets:
@@ -51,30 +45,22 @@ class StaleWeights(Zero3):
             bucket.reshard = bucket.finish_unshard  # type: ignore[method-assign]
 
 
-class SumForMean(Zero3):
-    """Forgets 1/N."""
-
+class SumForMean(Zero3):  # forgets 1/N
     def synchronize(self) -> None:
-        """Add up only."""
         for bucket in self.buckets:
             if bucket.mean is not None:
                 bucket.mean *= dist.get_world_size()
         super().synchronize()
 
 
-class KeepsTheLastPass(Zero3):
-    """Forgets what earlier backward passes have left."""
-
+class KeepsTheLastPass(Zero3):  # forgets what earlier backward passes have left
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin with nothing."""
         for bucket in self.buckets:
             bucket.mean = None
         return super().forward(*args, **kwargs)
 
 
-class SumsIn16Bits(Zero3):
-    """Adds up the ranks' gradients in the dtype in which they came."""
-
+class SumsIn16Bits(Zero3):  # adds up the ranks' gradients in the dtype in which they came
     def _close(self, unit: Any) -> None:
         scatter = zero.start_reduce_scatter
 
@@ -86,20 +72,14 @@ class SumsIn16Bits(Zero3):
             super()._close(unit)
 
 
-class KeepsTheOverflow(Zero3):
-    """Leaves an overflow to the rank whose part it is in."""
-
+class KeepsTheOverflow(Zero3):  # leaves an overflow to the rank whose part it is in
     def synchronize(self) -> None:
-        """Nobody asks."""
         with mock.patch.object(zero3, "ask_everyone", about_users_only):
             super().synchronize()
 
 
-class LocalNorm(Zero3):
-    """Clips by the norm of this rank's shards."""
-
+class LocalNorm(Zero3):  # clips by the norm of this rank's shards
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """As on one device."""
         return clip_by_own_norm(self.parameters(), max_norm)
 
 
@@ -107,7 +87,6 @@ class PaddingInTheNorm(Zero3):
     """Pads with what happens to stand there, and takes the norm over all of the buckets."""
 
     def synchronize(self) -> None:
-        """Remember the buckets as they came."""
         self._means = [bucket.mean.clone() for bucket in self.buckets if bucket.mean is not None] or self._means
         padding = [
             len(bucket._flat) - sum(bucket.sizes) for bucket in self.buckets if bucket.parameters[0].requires_grad
@@ -118,7 +97,6 @@ class PaddingInTheNorm(Zero3):
         super().synchronize()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """The squares of all that was received."""
         squares = torch.stack([mean.square().sum() for mean in self._means]).sum()
         dist.all_reduce(squares)
         for shard in self.parameters():
@@ -135,16 +113,12 @@ class AllReduces(Zero3):
             super()._close(unit)
 
 
-class ReplicasApart(Zero3):
-    """In hybrid sharding, every node trains for itself."""
-
+class ReplicasApart(Zero3):  # in hybrid sharding, every node trains for itself
     def _average_replicas(self, means: list[Tensor]) -> None:
         pass
 
 
-class KeepsGradients(Zero3):
-    """Holds every unit's whole gradient until the pass is over."""
-
+class KeepsGradients(Zero3):  # holds every unit's whole gradient until the pass is over
     def _close(self, unit: Any) -> None:
         unit.reshard()
         for each in self.units if unit is self.units[0] else ():

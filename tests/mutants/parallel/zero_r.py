@@ -1,7 +1,5 @@
 """Known-wrong ZeRO-R. Each takes the arguments of the function that it stands for, and has one fault."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

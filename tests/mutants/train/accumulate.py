@@ -1,7 +1,5 @@
 """Known-wrong versions of the accumulated step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

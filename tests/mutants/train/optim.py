@@ -1,7 +1,5 @@
 """Known-wrong versions of the optimizers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -17,31 +15,23 @@ class DampenedMomentum(SGD):
         super().update(weight, gradient * (1 - group["momentum"]), state, group)
 
 
-class EpsInsideTheRoot(Adam):
-    """√(v + eps) for √v + eps: hardly different where gradients are large."""
-
+class EpsInsideTheRoot(Adam):  # √(v + eps) for √v + eps: hardly different where gradients are large
     def update(self, weight: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         super().update(weight, gradient, state, group | {"eps": group["eps"] ** 0.5})
 
 
-class CoupledDecay(AdamW):
-    """Adam's decay under AdamW's name."""
-
+class CoupledDecay(AdamW):  # Adam's decay under AdamW's name
     decoupled = False
 
 
-class NoBiasCorrection(Adam):
-    """Runs as if the means had not started from zero."""
-
+class NoBiasCorrection(Adam):  # runs as if the means had not started from zero
     def update(self, weight: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         if "step" not in state:
             state.update(step=10**6, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
         super().update(weight, gradient, state, group)
 
 
-class WholeVariance(Adafactor):
-    """Adam's v in Adafactor's place: other numbers, and nothing saved."""
-
+class WholeVariance(Adafactor):  # Adam's v in Adafactor's place: other numbers, and nothing saved
     @staticmethod
     def _square(gradient: Tensor, state: dict, share: float, smallest: float) -> Tensor:
         variance = state.setdefault("variance", torch.zeros_like(gradient))
@@ -56,9 +46,7 @@ class HoardingAdafactor(Adafactor):
         state["estimate"] = state["row_var"] @ state["col_var"]
 
 
-class HoardingAdam8bit(Adam8bit):
-    """Packs m and v, and keeps them unpacked too."""
-
+class HoardingAdam8bit(Adam8bit):  # packs m and v, and keeps them unpacked too
     def update(self, weight: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         super().update(weight, gradient, state, group)
         state["unpacked"] = state["exp_avg"].float()

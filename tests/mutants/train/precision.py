@@ -1,7 +1,5 @@
 """Known-wrong versions of the mixed-precision recipe."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -11,18 +9,14 @@ from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler, MasterWeights
 
 
-class NeverSkips(LossScaler):
-    """Steps with inf in the gradients."""
-
+class NeverSkips(LossScaler):  # steps with inf in the gradients
     def step(self, optimizer: torch.optim.Optimizer) -> Any:
         if optimizer not in self._overflows:
             self.unscale_(optimizer)
         return optimizer.step()
 
 
-class NeverUnscales(LossScaler):
-    """Adam hardly notices, so it goes unnoticed."""
-
+class NeverUnscales(LossScaler):  # Adam hardly notices, so it goes unnoticed
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         scale, self._scale = self._scale, 1.0
         super().unscale_(optimizer)
@@ -39,9 +33,7 @@ class UnscalesTheFirst(LossScaler):
         return super().step(optimizer)
 
 
-class GrowsAfterOverflow(LossScaler):
-    """Counts good steps, but not good steps in a row."""
-
+class GrowsAfterOverflow(LossScaler):  # counts good steps, but not good steps in a row
     def update(self) -> None:
         good, overflow = self._good_steps, any(self._overflows.values())
         super().update()
@@ -49,9 +41,7 @@ class GrowsAfterOverflow(LossScaler):
             self._good_steps = good
 
 
-class GrowsToInfinity(LossScaler):
-    """Accepts a scale that fp32 cannot hold."""
-
+class GrowsToInfinity(LossScaler):  # accepts a scale that fp32 cannot hold
     def update(self) -> None:
         grows = not any(self._overflows.values()) and self._good_steps + 1 == self.growth_interval
         super().update()
@@ -72,24 +62,18 @@ def clip_without_unscaling_twice(scaler: LossScaler, optimizer: torch.optim.Opti
     return clip_gradients(optimizer, max_norm * scaler.get_scale())
 
 
-class NarrowMaster(MasterWeights):
-    """The copy has no more digits than the weight."""
-
+class NarrowMaster(MasterWeights):  # the copy has no more digits than the weight
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         super().update_parameter(parameter, gradient, state, group)
         state["master"].copy_(parameter)
 
 
-class RoundsTheGradient(MasterWeights):
-    """Unscales in 16 bits: what loss scaling saved is lost."""
-
+class RoundsTheGradient(MasterWeights):  # unscales in 16 bits: what loss scaling saved is lost
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         super().update_parameter(parameter, gradient.to(parameter.dtype), state, group)
 
 
-class ForgetsToWriteBack(MasterWeights):
-    """The copy learns, the model does not."""
-
+class ForgetsToWriteBack(MasterWeights):  # the copy learns, the model does not
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         self.rule.update(state["master"], gradient.float(), state, group)
 

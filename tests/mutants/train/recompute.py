@@ -1,7 +1,5 @@
 """Known-wrong versions of `recompute`: each looks right from far away."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
