@@ -92,7 +92,8 @@ def is_touched(item: pytest.Item, changed: set[Path]) -> bool:
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that the files of pytest's option `--changed` cannot touch."""
-    if changed := {(ROOT / name).resolve() for name in config.getoption("--changed")}:
+    names: list[str] = config.getoption("--changed") or []
+    if changed := {(ROOT / name).resolve() for name in names}:
         kept = [item for item in items if is_touched(item, changed)]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept

@@ -60,7 +60,7 @@ class Answer:
     line: int
     base: str
     edit: list[str] = field(default_factory=list)
-    function: Function = print
+    function: Any = print
 
 
 def answers_to(lesson: str) -> list[Answer]:

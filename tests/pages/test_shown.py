@@ -9,7 +9,14 @@ from pathlib import Path
 import jupytext
 import pytest
 
-READS = ("lessons/*.ipynb", "labs/*/*.ipynb", "solutions/*/*.ipynb", "solutions/src/*.py", "lessons/src/*.py", "course_pages/lesson*/*.py")
+READS = (
+    "lessons/*.ipynb",
+    "labs/*/*.ipynb",
+    "solutions/*/*.ipynb",
+    "solutions/src/*.py",
+    "lessons/src/*.py",
+    "course_pages/lesson*/*.py",
+)
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*ROOT.glob("lessons/src/*.py"), *ROOT.glob("solutions/src/*.py")])
 

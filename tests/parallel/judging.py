@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -86,7 +86,7 @@ def told(*calls: Callable[[], object]) -> list[str]:
     return said
 
 
-def refused(world_size: int, mistakes: list[tuple[Callable[[], object], str]]) -> list[tuple[str, str]]:
+def refused(world_size: int, mistakes: Sequence[tuple[Callable[[], object], str]]) -> list[tuple[str, str]]:
     """(pattern, what was said) of those mistakes that some rank is not told of as they should be.
 
     Args:

@@ -34,7 +34,7 @@ def test_a_survivor_that_ends_badly_says_why(tmp_path: Path) -> None:
         survive.wait_for(tmp_path, 2, survivor, deadline=float("inf"))
 
 
-def check_no_trace(log: list[dict[str, Any]], steps: int, every: int) -> None:
+def check_no_trace(log: list[dict[str, Any]], steps: int, every: int, learned: float = 0.0) -> None:
     """The loss curve is one process's; no step is left out, and who begins anew begins at a checkpoint."""
     lines = [line for line in log if "loss" in line]
     numbers = [line["ranks"] for line in lines]
@@ -46,7 +46,7 @@ def check_no_trace(log: list[dict[str, Any]], steps: int, every: int) -> None:
     alone = survive.train_alone(steps)
     off = max(abs(curve[step] - loss) for step, loss in enumerate(alone))
     assert off < 1e-10, f"the loss is off by {off:.1e}"
-    assert alone[-1] < alone[0]
+    assert alone[-1] < alone[0] - learned
 
 
 def until_a_rank_is_killed(folder: Path) -> None:
@@ -79,4 +79,4 @@ def test_under_torchrun_neither_a_killed_node_nor_a_killed_rank_does(tmp_path: P
     log = survive.survive(tmp_path, 10, kill_rank_at=20, steps=30, every=4, pause_s=0.1, pipeline=2, timeout_s=900)
     (killed,) = [line["pid"] for line in log if line.get("event") == "rank killed"]
     assert int((tmp_path / "rank-1.pid").read_text()) != killed, "nobody took the killed rank's place"
-    check_no_trace(log, 30, 4)
+    check_no_trace(log, 30, 4, learned=0.5)

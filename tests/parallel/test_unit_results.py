@@ -121,7 +121,7 @@ SOME = [(wrap, list(LAST)[number % len(LAST)]) for number, wrap in enumerate(WRA
 class Made:
     """A problem of `parity`."""
 
-    kind: type[Chain]
+    kind: Callable[..., Any]
     args: tuple[Any, ...]
 
     def __call__(self, seed: int) -> tuple[nn.Module, Callable[[int], tuple[Tensor, Tensor]]]:
@@ -137,7 +137,9 @@ def test_every_step_equals_one_process_whatever_units_return(cases: list[tuple[s
         parity(Sharded, Zero3, Made(Chain, case), optimizer, bucket_bytes=2**20, prefetch=prefetch)
 
 
-@pytest.mark.parametrize("wrap", ["dataclass", "nested"])
+@pytest.mark.parametrize(
+    "wrap", [pytest.param(wrap, marks=() if wrap in ("dataclass", "nested") else pytest.mark.nightly) for wrap in WRAPS]
+)
 @on_ranks(2, diagnose=False)
 def test_a_unit_goes_when_its_backward_pass_is_over(wrap: str) -> None:
     held, most = kept_while_wrapped(wrap)
@@ -209,7 +211,9 @@ MADE = [(Chain, case) for case in CASES] + [(Cached, (True,)), (Cached, (False,)
     ("kind", "args"),
     [pytest.param(k, a, marks=() if k is Cached or a in SOME else pytest.mark.nightly, id=str(a)) for k, a in MADE],
 )
-def test_a_model_in_files_takes_the_steps_of_adamw(tmp_path: Any, kind: type[Chain], args: tuple[Any, ...]) -> None:
+def test_a_model_in_files_takes_the_steps_of_adamw(
+    tmp_path: Any, kind: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
     def wrap(inside: Any) -> Any:
         model = DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW)
         return lambda *given: inside.unwrap(model(*given)), model, model.whole_state_dict

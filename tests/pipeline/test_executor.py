@@ -43,7 +43,8 @@ def test_every_synchronous_schedule_equals_one_process():
 
 @on_ranks(1)
 def test_a_pipeline_of_one_rank_is_gradient_accumulation():
-    for how in ({"name": "zero-bubble"}, {"name": "interleaved", "chunks": 3}, {"name": "zb-v"}):
+    ways: list[dict[str, Any]] = [{"name": "zero-bubble"}, {"name": "interleaved", "chunks": 3}, {"name": "zb-v"}]
+    for how in ways:
         parity(Staged, Pipeline, problem(4), "sgd", **how)
 
 

@@ -258,7 +258,7 @@ def test_sends_that_block_close_a_circle(order):
     assert problems(gpipe(4, 8), blocking_sends=True) == problems(naive(4, 8), blocking_sends=True) == []
 
 
-FORWARDS, BACKWARDS = ([Action(kind, 0, 0), Action(kind, 0, 1)] for kind in "FB")
+FORWARDS, BACKWARDS = [Action("F", 0, 0), Action("F", 0, 1)], [Action("B", 0, 0), Action("B", 0, 1)]
 STUCK = "no rank can go on after {} actions, with 1 held"
 EVEN = "{} micro-batches on {} ranks: DualPipe needs an even"
 MISTAKES = [
