@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 from course_kit.cells import remember
-from course_kit.notebook.your_turn import Function
 
 READS = ("tests/pages/lesson*/answers.txt", "course_pages/lesson*/turns.py", "lessons/src/*.py")
 ROOT = Path(__file__).parents[2]

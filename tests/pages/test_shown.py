@@ -9,7 +9,7 @@ from pathlib import Path
 import jupytext
 import pytest
 
-READS = (
+READS = ("lessons/*.ipynb", "lessons/src/*", "labs/*/*", "solutions/**/*", "course_pages/lesson*/*.py")
     "lessons/*.ipynb",
     "labs/*/*.ipynb",
     "solutions/*/*.ipynb",
