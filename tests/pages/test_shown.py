@@ -10,13 +10,6 @@ import jupytext
 import pytest
 
 READS = ("lessons/*.ipynb", "lessons/src/*", "labs/*/*", "solutions/**/*", "course_pages/lesson*/*.py")
-    "lessons/*.ipynb",
-    "labs/*/*.ipynb",
-    "solutions/*/*.ipynb",
-    "solutions/src/*.py",
-    "lessons/src/*.py",
-    "course_pages/lesson*/*.py",
-)
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*ROOT.glob("lessons/src/*.py"), *ROOT.glob("solutions/src/*.py")])
 
