@@ -16,7 +16,7 @@ from playwright.sync_api import Page, ViewportSize
 
 from tests.browser.conftest import MOUNT, TOUCH
 from tests.browser.jupyterlab import REPOSITORY, executed
-from tests.pages.explorers import EXPLORERS, make, shown_by
+from tests.pages.explorers import EXPLORERS, make, shown_by, words_of
 
 pytestmark = pytest.mark.browser
 
@@ -60,7 +60,7 @@ def test_a_page_without_scripts_shows_the_picture(notebook: nbformat.NotebookNod
     exported, _ = HTMLExporter().from_notebook_node(static)
     assert not VIEW.findall(exported)
     assert exported.count('src="data:image/png;base64,') == len(EXPLORERS)
-    assert [name for name in EXPLORERS if html.escape(make(name)._told(), quote=False) not in exported] == []
+    assert [name for name in EXPLORERS if html.escape(words_of(make(name)), quote=False) not in exported] == []
 
 
 @pytest.mark.nightly

@@ -33,6 +33,11 @@ def make(name: str, **chosen: Any) -> Any:
     return EXPLORERS[name](*needed, **chosen)
 
 
+def words_of(made: Any) -> str:
+    """What stands for the picture where there is none, as `show` sends it."""
+    return made._picture(caption=made.caption, alt=made._told()).alt
+
+
 def shown_by(name: str) -> str:
     """Lines of a cell that show an explorer; `torch` must be there."""
     return f"from {EXPLORERS[name].__module__} import {name}\n{name}({NEEDED.get(name, '')}).show()"

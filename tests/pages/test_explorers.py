@@ -21,7 +21,7 @@ from course_kit.notebook import explorer as base
 from course_kit.notebook import picture as style
 from course_kit.notebook.explorer import listed
 from course_lib.numerics.formats import FP8_E4M3FN, FP16
-from tests.pages.explorers import EXPLORERS, NEEDED, make
+from tests.pages.explorers import EXPLORERS, NEEDED, make, words_of
 
 HERE = Path(base.__file__).parent
 PAGES = Path(__file__).parents[2] / "course_pages"
@@ -173,14 +173,14 @@ def test_show_sends_the_widget_with_its_picture(name: str, monkeypatch: pytest.M
     picture, caption, again, _ = sent
     assert picture.data["application/vnd.jupyter.widget-view+json"]["model_id"] == made.model_id
     assert picture.data["image/png"] == again.data["image/png"] != ""
-    assert picture.metadata["image/png"]["alt"] == made._told() != ""
+    assert picture.metadata["image/png"]["alt"] == words_of(made) != ""
     shown = caption.data["text/html"]
-    assert html.escape(made.caption, quote=False) in shown and html.escape(made._told(), quote=False) in shown
+    assert html.escape(made.caption, quote=False) in shown and html.escape(words_of(made), quote=False) in shown
 
 
 @pytest.mark.parametrize(("name", "given", "words"), TOLD)
 def test_its_words_hold_the_numbers_that_matter(name: str, given: dict[str, Any], words: tuple[str, ...]) -> None:
-    told = EXPLORERS[name](**given)._told()
+    told = words_of(EXPLORERS[name](**given))
     assert [each for each in words if each not in told] == [], told
 
 
