@@ -12,59 +12,98 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from course_kit.notebook.explorer import Explorer
-from course_lib.numerics.formats import FloatFormat
-from course_pages.lesson01.explorer import DEFAULT_FORMATS, BitExplorer
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab, launch, serve
+from tests.browser.shown import SIZE
+from tests.pages.explorers import EXPLORERS, make
 
 # A stand-in for the model that anywidget hands to render(): state to read, set and listen to; `saved` counts messages.
-MOUNT = """async ({ module, css, state, dark }) => {
+# `model.reset()` goes back to the first state. Several explorers on one page have ids, and are `shown[id]`.
+MOUNT = """async ({ module, css, state, dark, id = 'widget' }) => {
     const [paper, ink] = dark ? ['#111', '#eee'] : ['#fff', '#222'];
     document.body.style.cssText = `margin: 0; background: ${paper}; color: ${ink}`;
-    document.body.innerHTML = '<div id="widget"></div>';
+    document.getElementById(id)?.remove();
+    document.body.append(Object.assign(document.createElement('div'), { id }));
     document.head.append(Object.assign(document.createElement('style'), { textContent: css }));
-    const listeners = [];
+    const listeners = [], first = { ...state };
     window.model = {
         saved: 0, get: (key) => state[key], on: (_, fn) => listeners.push(fn), off: () => {},
         set: (key, value) => { state[key] = value; listeners.forEach((fn) => fn()); },
         save_changes() { this.saved += 1; },
+        reset() {
+            Object.keys(first).filter((key) => state[key] !== first[key]).forEach((key) => this.set(key, first[key]));
+            this.saved = 0;
+        },
     };
+    (window.shown ??= {})[id] = window.model;
     const url = URL.createObjectURL(new Blob([module], { type: 'text/javascript' }));
     window.explorer = await import(url);
-    window.explorer.default.render({ model: window.model, el: document.getElementById('widget') });
+    window.explorer.default.render({ model: window.model, el: document.getElementById(id) });
 }"""
+
+TOUCH = """async (node) => {
+    const before = node.innerHTML;
+    for (const control of node.querySelectorAll('button:enabled, input[type=range], input[type=checkbox], select')) {
+        const { min, max, value } = control;
+        if (control.type === 'range') control.value = value === max ? min : max;
+        if (control.tagName === 'SELECT') control.selectedIndex = (control.selectedIndex + 1) % control.options.length;
+        if (['range', 'select-one'].includes(control.type)) {
+            const touched = node.innerHTML;
+            control.dispatchEvent(new Event('input', { bubbles: true }));
+            control.dispatchEvent(new Event('change', { bubbles: true }));
+            if (touched !== node.innerHTML) return true;
+        } else { control.click(); if (before !== node.innerHTML) return true; }
+    }
+    return false;
+}"""
+"""Moves one control after the other until the drawing changes: whether one did."""
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One Chromium for the session; a test's page lives in a context of its own, with an empty profile."""
+    """One Chromium for the session."""
     with sync_playwright() as playwright:
         chromium = launch(playwright)
         yield chromium
         chromium.close()
 
 
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """An empty page. The test fails if a JavaScript exception goes uncaught."""
-    context = browser.new_context(viewport={"width": 1000, "height": 900})
-    page, errors = context.new_page(), []
+@pytest.fixture(scope="session")
+def only_page(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
+    """One page for all tests that look at a document alone, and its uncaught exceptions."""
+    context = browser.new_context(viewport=SIZE)
+    page, errors = context.new_page(), list[str]()
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto("about:blank")
-    yield page
+    yield page, errors
     context.close()
+
+
+@pytest.fixture
+def page(only_page: tuple[Page, list[str]]) -> Iterator[Page]:
+    """An empty document. The test fails if a JavaScript exception goes uncaught."""
+    page, errors = only_page
+    page.set_viewport_size(SIZE)
+    page.goto("about:blank")
+    errors.clear()
+    yield page
     assert not errors
 
 
-@pytest.fixture
-def mount(page: Page) -> Callable[..., Page]:
-    """`mount(value, formats, dark)`: the explorer alone on a page, without Jupyter and without Python behind it."""
+def mount(page: Page, made: Explorer, dark: bool = False, **place: Any) -> None:
+    """Put an explorer on a page, without Jupyter and without Python behind it; `id` tells it from others there."""
+    state = made.get_state()
+    page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark, **place})
 
-    def mounted(value: float = 0.1, formats: tuple[FloatFormat, ...] = DEFAULT_FORMATS, dark: bool = False) -> Page:
-        state = BitExplorer(value, formats).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
 
-    return mounted
+@pytest.fixture(scope="session")
+def everybody(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
+    """A page with all explorers, and its uncaught exceptions."""
+    context = browser.new_context(viewport=SIZE)
+    page, errors = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    for name in EXPLORERS:
+        mount(page, make(name), id=name)
+    yield page, errors
+    context.close()
 
 
 Alone = Callable[..., Page]
@@ -72,11 +111,10 @@ Alone = Callable[..., Page]
 
 @pytest.fixture
 def alone(page: Page) -> Alone:
-    """`alone(RingExplorer, dark=True, ranks=4)`: that explorer on a page, without Jupyter or Python behind it."""
+    """`alone(RingExplorer, dark=True, ranks=4)`: that explorer on a page; its model and module are `window`'s."""
 
     def mounted(kind: Callable[..., Explorer], dark: bool = False, **given: Any) -> Page:
-        state = kind(**given).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
+        mount(page, kind(**given), dark)
         return page
 
     return mounted

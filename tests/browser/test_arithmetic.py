@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
 from dataclasses import astuple
 
 import pytest
 import torch
-from playwright.sync_api import Page
 
 from course_lib.numerics.formats import FORMATS, FloatFormat
-from course_pages.lesson01.explorer import bit_rows, describe
+from course_pages.lesson01.explorer import BitExplorer, bit_rows, describe
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
@@ -80,10 +79,10 @@ def doubles_around(form: FloatFormat) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", FORMATS + MORE, ids=str)
-def test_javascript_equals_python(mount: Callable[..., Page], form: FloatFormat) -> None:
+def test_javascript_equals_python(alone: Alone, form: FloatFormat) -> None:
     doubles, patterns = doubles_around(form), patterns_of(form)
     step = 16 if form.bits == 16 else 1  # all patterns are encoded and decoded; neighbours take longer
-    found = mount().evaluate(
+    found = alone(BitExplorer).evaluate(
         COMPUTE,
         {
             "format": describe(form),
@@ -103,13 +102,13 @@ def test_javascript_equals_python(mount: Callable[..., Page], form: FloatFormat)
     assert list(itertools.compress(found["neighbours"], reachable)) == list(itertools.compress(expected, reachable))
 
 
-def test_rows_equal_those_of_python(mount: Callable[..., Page]) -> None:
+def test_rows_equal_those_of_python(alone: Alone) -> None:
     """Every field of a row, notes in words included, at the edges of each format seen through all others."""
     edges = [(f.max, f.min_normal, f.min_subnormal, f.min_subnormal / 2, f.max * 1.01, 1 + f.eps / 2) for f in FORMATS]
     values = sorted({sign * each for each in itertools.chain(*edges) for sign in (1, -1)})
     values += [0.0, -0.0, 0.1, math.pi, math.inf, -math.inf, math.nan]
     formats = FORMATS + MORE
-    found = mount().evaluate(
+    found = alone(BitExplorer).evaluate(
         """({ formats, values }) => values.map((value) => formats.map((format) => {
             const row = window.explorer.bitRow(window.explorer.prepare(format), Number(value));
             return Object.values(row).map(String);
@@ -132,8 +131,8 @@ TYPED = {
 UNREADABLE = ["", "-", "abc", "1/", "1 2", "0x10", "2^", "1e", "--1", "alert(1)", "constructor"]
 
 
-def test_numbers_as_people_type_them(mount: Callable[..., Page]) -> None:
-    found = mount().evaluate(
+def test_numbers_as_people_type_them(alone: Alone) -> None:
+    found = alone(BitExplorer).evaluate(
         "(texts) => texts.map((text) => explorer.parseNumber(text)).map((x) => Object.is(x, -0) ? '-0' : `${x}`)",
         [*TYPED, *UNREADABLE],
     )

@@ -13,19 +13,20 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab
-from tests.pages.explorers import EXPLORERS
+from tests.pages.explorers import EXPLORERS, shown_by
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
+OPENED = "06_collectives"
 WHOLE = ["03_activation_checkpointing", "06_collectives"]
-ARGUMENTS = {"ScaleExplorer": "{'all': [torch.full((9,), 2.0**-20)]}"}
-"""Of those that show nothing without."""
 WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')].filter(
     (node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.innerText.slice(0, 200))"""
 
 
-@pytest.mark.parametrize("name", LESSONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name != OPENED else ()) for name in LESSONS]
+)
 def test_a_lesson_opens_with_what_it_measured(jupyterlab: JupyterLab, name: str) -> None:
     path = jupyterlab.root / f"{name}.ipynb"
     assert path.exists(), f"lessons/{name}.ipynb is missing: run `course build`"
@@ -36,6 +37,7 @@ def test_a_lesson_opens_with_what_it_measured(jupyterlab: JupyterLab, name: str)
     assert not jupyterlab.page_errors
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_lesson_runs_from_top_to_bottom(
     jupyterlab: JupyterLab, name: str, unnamed: Callable[[Locator], list[str]]
@@ -48,14 +50,10 @@ def test_a_lesson_runs_from_top_to_bottom(
     assert not jupyterlab.page_errors
 
 
+@pytest.mark.nightly
 def test_every_widget_lives_in_jupyterlab(jupyterlab: JupyterLab) -> None:
     """Each explorer is drawn from a kernel, and a guess reaches it."""
-    cells = ["import torch\nfrom course_kit.notebook import ask\nshown = {}"]
-    cells += [
-        f"from {each.__module__} import {name}\n"
-        f"shown[{name!r}] = {name}({ARGUMENTS.get(name, '')})\nshown[{name!r}].show()"
-        for name, each in EXPLORERS.items()
-    ]
+    cells = ["import torch\nfrom course_kit.notebook import ask", *map(shown_by, EXPLORERS)]
     cells += ["guess = ask('bytes of a parameter', unit='B')"]
     with jupyterlab.notebook(jupyterlab.write("widgets.ipynb", *cells)):
         jupyterlab.run_all()

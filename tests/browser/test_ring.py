@@ -1,30 +1,22 @@
-"""The ring explorer as a reader meets it: by mouse, by keyboard, by screen reader, narrow and wide, and exported."""
+"""The ring explorer as a reader meets it: by mouse, by keyboard and by screen reader."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from functools import partial
 
 import pytest
-from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_pages.lesson06.explorer import RingExplorer, ring_frames
-from tests.browser.conftest import MOUNT, Alone
-from tests.browser.jupyterlab import executed
-from tests.browser.test_static import STATE, VIEW
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
 def ring(alone: Alone) -> Alone:
-    """`ring(world_size, step, dark)`."""
-
-    def mounted(world_size: int = 4, step: int = 0, dark: bool = False) -> Page:
-        return alone(RingExplorer, dark, world_size=world_size, step=step)
-
-    return mounted
+    """`ring(world_size=4, step=0)`."""
+    return partial(alone, RingExplorer)
 
 
 def button(page: Page, name: str) -> Locator:
@@ -36,8 +28,8 @@ def cell(page: Page, rank: int, part: int) -> Locator:
 
 
 @pytest.mark.parametrize("p", range(2, 9))
-def test_the_browser_plays_the_librarys_schedule(ring: Callable[..., Page], p: int) -> None:
-    page, frames = ring(p), ring_frames(p)
+def test_the_browser_plays_the_librarys_schedule(ring: Alone, p: int) -> None:
+    page, frames = ring(world_size=p), ring_frames(p)
     look = """(step) => {
         model.set('step', step);
         return [...document.querySelectorAll('.rx-cell')].map((cell) => ({
@@ -57,8 +49,8 @@ def test_the_browser_plays_the_librarys_schedule(ring: Callable[..., Page], p: i
         ]  # fmt: skip
 
 
-def test_stepping_moves_the_parts_and_says_so(ring: Callable[..., Page]) -> None:
-    page = ring(4)
+def test_stepping_moves_the_parts_and_says_so(ring: Alone) -> None:
+    page = ring()
     expect(button(page, "one step back")).to_be_disabled()
     expect(cell(page, 0, 3)).to_have_accessible_name("rank 0, part 3: summand of 0, goes to rank 1 next")
     button(page, "one step forward").click()
@@ -79,23 +71,15 @@ def test_stepping_moves_the_parts_and_says_so(ring: Callable[..., Page]) -> None
     expect(page.locator(".rx-done")).to_have_count(0)
 
 
-def test_more_ranks_start_again(ring: Callable[..., Page]) -> None:
-    page = ring(4, 5)
+def test_more_ranks_start_again(ring: Alone) -> None:
+    page = ring(step=5)
     page.get_by_role("combobox", name="ranks").select_option("7")
     expect(page.locator(".rx-cell")).to_have_count(49)
     assert page.evaluate("[model.get('world_size'), model.get('step')]") == [7, 0]
 
 
-def test_python_sets_the_step(ring: Callable[..., Page]) -> None:
-    page = ring(4)
-    page.evaluate("model.set('step', 3)")
-    expect(page.locator(".rx-done")).to_have_count(4)
-    expect(page.get_by_role("status")).to_contain_text("Every rank now owns one finished part.")
-    assert page.evaluate("model.saved") == 0
-
-
-def test_the_keyboard_walks_the_cells_and_follows_a_part(ring: Callable[..., Page]) -> None:
-    page = ring(4, 1)
+def test_the_keyboard_walks_the_cells_and_follows_a_part(ring: Alone) -> None:
+    page = ring(step=1)
     cell(page, 0, 0).focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowUp", "ArrowUp"):
         page.keyboard.press(key)
@@ -109,31 +93,3 @@ def test_the_keyboard_walks_the_cells_and_follows_a_part(ring: Callable[..., Pag
     page.get_by_role("slider", name="steps taken").focus()
     page.keyboard.press("End")
     assert page.evaluate("model.get('step')") == 6
-
-
-def test_every_control_has_a_name(ring: Callable[..., Page], unnamed: Callable[[Locator], list[str]]) -> None:
-    assert not unnamed(ring(5, 3).locator("#widget"))
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_nothing_sticks_out(ring: Callable[..., Page], dark: bool) -> None:
-    page = ring(8, 9, dark)
-    for width in (340, 600, 760, 1200):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        wide = page.evaluate("""() => [...document.querySelectorAll('.rx-cell, .rx-rank, .rx-column')]
-            .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.textContent)""")
-        assert not wide, (width, wide)
-
-
-def test_an_exported_page_holds_a_living_ring(page: Page) -> None:
-    """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    notebook = executed("from course_pages.lesson06.explorer import RingExplorer\nRingExplorer(world_size=3).show()")
-    exported, _ = HTMLExporter().from_notebook_node(notebook)
-    views, states = VIEW.findall(exported), STATE.findall(exported)
-    assert len(views) == len(states) == 1
-    state = json.loads(states[0])["state"][json.loads(views[0])["model_id"]]["state"]
-    page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": False})
-    for _ in range(4):
-        button(page, "one step forward").click()
-    expect(page.locator(".rx-done")).to_have_count(9)

@@ -18,6 +18,7 @@ from rich.console import Console
 from course_tools.labs import find_labs
 from course_tools.lessons import find_lessons
 from course_tools.site.build import build_site
+from tests.browser.conftest import TOUCH
 from tests.browser.jupyterlab import REPOSITORY
 
 pytestmark = pytest.mark.browser
@@ -62,21 +63,6 @@ LOOKS = """() => {
     }
 }"""
 """Marks one element of each look: thousands of a page's words have the same colours, size and paper."""
-TOUCH = """async (node) => {
-    const before = node.innerHTML;
-    for (const control of node.querySelectorAll('button:enabled, input[type=range], input[type=checkbox], select')) {
-        const { min, max, value } = control;
-        if (control.type === 'range') control.value = value === max ? min : max;
-        if (control.tagName === 'SELECT') control.selectedIndex = (control.selectedIndex + 1) % control.options.length;
-        if (['range', 'select-one'].includes(control.type)) {
-            const touched = node.innerHTML;
-            control.dispatchEvent(new Event('input', { bubbles: true }));
-            control.dispatchEvent(new Event('change', { bubbles: true }));
-            if (touched !== node.innerHTML) return true;
-        } else { control.click(); if (before !== node.innerHTML) return true; }
-    }
-    return false;
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +110,7 @@ def violations(page: Page) -> list[Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_every_page_is_quiet_narrow_and_open_to_all(site: Path, reader: tuple[Page, list[str]]) -> None:
     page, said = reader
     problems, wide = {}, 0

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from tests.browser.test_site import READY, reader, site  # noqa: F401 (fixtures)
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.nightly]
 
 PARTS = ["skip", "header", "side", "crumbs", "article", "after"]
 """The way of the focus through a page; a page without sections has no side."""

@@ -11,7 +11,7 @@ from course_tools.lessons import find_lessons
 from course_tools.site.lecture import write_lecture
 from tests.browser.jupyterlab import REPOSITORY
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.nightly]
 
 OUTSIDE = """() => [...document.querySelectorAll('.slide.now .content, .slide.now .content *')].filter((node) => {
     const room = document.querySelector('.slide.now .room').getBoundingClientRect();

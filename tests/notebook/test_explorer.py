@@ -1,67 +1,20 @@
-"""What all explorers share: texts for the browser, controls, limits, tables of a bearable size."""
+"""The base of all explorers: controls, limits, values in words, and a subclass elsewhere."""
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import torch
 import traitlets
 
-from course_kit.notebook import explorer as base
 from course_kit.notebook.explorer import Control, Explorer, listed
-from tests.pages.explorers import EXPLORERS as BY_NAME
-
-HERE = Path(base.__file__).parent
-PAGES = Path(__file__).parents[2] / "course_pages"
-SHARED = {kind: (HERE / f"explorer.{kind}").read_text("utf-8") for kind in ("js", "css")}
-EXPLORERS: list[Any] = list(BY_NAME.values())
-NEEDED = {"ScaleExplorer": [{"weights": [torch.arange(1.0, 100)], "inputs": [torch.arange(1.0, 9)]}]}
-
-
-@pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda each: each.__name__)
-def test_a_widget_carries_the_shared_text_and_its_own(explorer: Any) -> None:
-    own = Path(inspect.getfile(explorer))
-    for kind in ("js", "css"):
-        assert explorer.text(kind).startswith(SHARED[kind])
-        assert explorer.text(kind).endswith(own.with_suffix(f".{kind}").read_text("utf-8"))
-    needs_another_file = re.compile(r"^import |\burl\(|@import", re.M)
-    assert not needs_another_file.search(explorer.text("js") + explorer.text("css"))
-
-
-def test_every_script_and_sheet_has_a_widget_and_is_short() -> None:
-    texts = "".join(explorer.text(kind) for explorer in EXPLORERS for kind in ("js", "css"))
-    assert len(EXPLORERS) == 17
-    paths = [*HERE.glob("explorer.*s"), *PAGES.glob("*/*.*s")]
-    files = {"/".join(path.parts[-2:]): path.read_text("utf-8") for path in paths}
-    assert [name for name, text in files.items() if text not in texts] == []
-    assert [name for name, text in files.items() if text.count("\n") > 150 and name != "notebook/explorer.js"] == []
+from tests.pages.explorers import EXPLORERS
 
 
 def test_the_scripts_stand_in_the_order_in_which_they_are_needed() -> None:
-    text = BY_NAME["BitExplorer"].text("js")
+    text = EXPLORERS["BitExplorer"].text("js")
     assert text.index("export function encode") < text.index("export function parseNumber") < text.index("makeBit")
-
-
-@pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda each: each.__name__)
-def test_what_a_notebook_stores_is_small(explorer: Any) -> None:
-    """Script, sheet and table stand in every notebook that shows the explorer."""
-    state = explorer(*NEEDED.get(explorer.__name__, ())).get_state()
-    sizes = {name: len(json.dumps(state[name])) for name in ("table", "_controls", "_esm", "_css")}
-    assert sum(sizes.values()) < 150_000, sizes
-    assert state["_esm"] == explorer.text("js") and state["_css"] == explorer.text("css")
-
-
-@pytest.mark.parametrize("explorer", EXPLORERS, ids=lambda each: each.__name__)
-def test_every_value_of_a_control_has_words(explorer: Any) -> None:
-    made = explorer(*NEEDED.get(explorer.__name__, ()))
-    for name, told in json.loads(made._controls).items():
-        assert len(told["values"]) == len(told["words"]) > 1, name
-        assert all(told["words"]) and getattr(made, name) in told["values"]
 
 
 class Pair(Explorer):
@@ -101,8 +54,8 @@ def test_what_is_not_offered_is_refused() -> None:
 
 
 def test_a_subclass_elsewhere_keeps_the_script() -> None:
-    film = type("MyFilm", (BY_NAME["FilmExplorer"],), {"__module__": "__main__", "caption": "mine"})
-    assert film.text("js") == BY_NAME["FilmExplorer"].text("js")
+    film = type("MyFilm", (EXPLORERS["FilmExplorer"],), {"__module__": "__main__", "caption": "mine"})
+    assert film.text("js") == EXPLORERS["FilmExplorer"].text("js")
     assert list(film.controls()) == ["every", "layers", "ratio"]
 
 

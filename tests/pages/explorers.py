@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import random
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import course_pages
 from course_kit.notebook.explorer import Explorer
@@ -19,3 +22,28 @@ def _explorers() -> dict[str, Any]:
 
 EXPLORERS = _explorers()
 """Class by name, in the order of the lessons."""
+
+NEEDED = {"ScaleExplorer": "{'all': [torch.arange(1.0, 100)], 'few': [torch.full((9,), 2.0**-30)]}"}
+"""What an explorer must be given to show anything, as a cell would write it."""
+
+
+def make(name: str, **chosen: Any) -> Any:
+    """An explorer with these values of its controls, and with what it cannot do without."""
+    needed = [eval(NEEDED[name], {"torch": torch})] if name in NEEDED else []
+    return EXPLORERS[name](*needed, **chosen)
+
+
+def words_of(made: Any) -> str:
+    """What stands for the picture where there is none, as `show` sends it."""
+    return made._picture(caption=made.caption, alt=made._told()).alt
+
+
+def shown_by(name: str) -> str:
+    """Lines of a cell that show an explorer; `torch` must be there."""
+    return f"from {EXPLORERS[name].__module__} import {name}\n{name}({NEEDED.get(name, '')}).show()"
+
+
+def places(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Values of all controls, drawn at random; a limit of one by another is not looked at."""
+    chosen, offers = random.Random(seed), make(name).offers
+    return [{control: chosen.choice(values) for control, values in offers.items()} for _ in range(count)]

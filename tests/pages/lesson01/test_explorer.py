@@ -6,13 +6,11 @@ import json
 import math
 import random
 import struct
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from course_kit.notebook import picture as style
-from course_lib.numerics.formats import BF16, FORMATS, FP4_E2M1, FP8_E4M3FN, FP16, FP32, TORCH_DTYPES, FloatFormat
+from course_lib.numerics.formats import BF16, FORMATS, FP4_E2M1, FP16, FP32, TORCH_DTYPES, FloatFormat
 from course_pages.lesson01 import explorer as bits
 from course_pages.lesson01.explorer import BitExplorer, bit_rows, describe, draw
 
@@ -127,17 +125,6 @@ def test_formats_need_names_of_their_own(formats: tuple[FloatFormat, ...]) -> No
         BitExplorer(formats=formats)
 
 
-def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[SimpleNamespace] = []
-    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
-    explorer = BitExplorer(65520, formats=(FP16, FP8_E4M3FN))
-    explorer.show()
-    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert sent[0].data["image/png"]
-    assert "fp16 holds inf; fp8_e4m3fn holds 448" in sent[0].metadata["image/png"]["alt"]
-    assert "Click a bit or type a number" in sent[1].data["text/html"]
-
-
 @pytest.mark.parametrize("value", [0.1, -9.87654321e-30, 65520.0, math.nan])
 def test_nothing_in_the_picture_is_cut_off_or_written_over(value: float) -> None:
     figure = draw(value, FORMATS[1:])
@@ -148,8 +135,3 @@ def test_nothing_in_the_picture_is_cut_off_or_written_over(value: float) -> None
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
         assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
         assert not any(box.overlaps(other) for other in words[i + 1 :])
-
-
-def test_the_picture_is_the_same_every_time() -> None:
-    first, again = (style.Picture(draw(0.1), caption="c", alt="a").png for _ in range(2))
-    assert first == again

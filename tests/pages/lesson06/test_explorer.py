@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from types import SimpleNamespace
 
 import pytest
 
-from course_kit.notebook import picture as style
 from course_lib import predict
 from course_pages.lesson06.explorer import RingExplorer, ring_frames, ring_table
 
@@ -43,42 +41,6 @@ def test_the_table_holds_every_frame_and_what_was_sent(p: int) -> None:
     assert ring["direct"] * 1000 * p == predict.all_reduce(1000 * p, p, "direct").bytes
 
 
-def test_the_explorer_follows_its_step_and_stays_inside() -> None:
-    explorer = RingExplorer(world_size=3, step=1)
-    explorer.step = 4
-    explorer.world_size = 2
-    assert explorer.step == 2 == len(ring_frames(2)) - 1
-
-
-def test_everybody_has_everything_at_the_end() -> None:
-    assert ring_frames(3)[4].holding == [[{0, 1, 2}] * 3] * 3
-
-
-@pytest.mark.parametrize("p", [0, 1, 9])
-def test_refuses_rings_that_it_cannot_draw(p: int) -> None:
-    with pytest.raises(ValueError, match=f"world_size={p}: choose one of 2 to 8"):
-        RingExplorer(world_size=p)
-    with pytest.raises(ValueError, match="2 to 8 ranks"):
-        ring_frames(p)
-
-
-@pytest.mark.parametrize("step", [-1, 7])
-def test_refuses_a_step_that_is_not_there(step: int) -> None:
-    with pytest.raises(ValueError, match=f"step={step}: choose one of 0 to 6"):
-        RingExplorer(world_size=4, step=step)
-
-
-def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[SimpleNamespace] = []
-    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
-    explorer = RingExplorer(world_size=4)
-    explorer.show()
-    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert sent[0].data["image/png"]
-    assert "7 grids with 4 ranks" in sent[0].metadata["image/png"]["alt"]
-    assert "right neighbour" in sent[1].data["text/html"]
-
-
 @pytest.mark.parametrize("p", [2, 5, 8])
 def test_the_picture_has_a_panel_for_each_state_and_marks_what_arrived(p: int) -> None:
     picture = RingExplorer(world_size=p)._picture(caption="c", alt="a")
@@ -87,6 +49,7 @@ def test_the_picture_has_a_panel_for_each_state_and_marks_what_arrived(p: int) -
     assert [len(axes.lines) for axes in panels] == [0] + [p] * (2 * p - 2)
 
 
-def test_the_picture_is_the_same_every_time() -> None:
-    first, again = (RingExplorer(world_size=3)._picture(caption="c", alt="a") for _ in range(2))
-    assert first.png == again.png
+@pytest.mark.parametrize("p", [0, 1, 9])
+def test_refuses_rings_that_it_cannot_draw(p: int) -> None:
+    with pytest.raises(ValueError, match="2 to 8 ranks"):
+        ring_frames(p)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from course_kit import measure, ranks
-from course_kit.notebook import picture as style
 from course_kit.units import Bytes
 from course_lib.collectives.operators import all_gather, all_reduce, own_part, reduce_scatter
-from course_pages.lesson08.explorer import ALONE, CUTS, RANKS, MatmulExplorer, matmul_table, stops, told
+from course_pages.lesson08.explorer import ALONE, CUTS, RANKS, matmul_table, stops, told
 
 DIMS = {"columns": 1, "rows": 0}
 PLACES = [(first, second, p) for first in CUTS for second in (*CUTS, ALONE) for p in RANKS]
@@ -74,24 +71,3 @@ def test_the_table_holds_every_place(first: str, second: str, p: int) -> None:
 def test_an_unknown_cut_is_refused() -> None:
     with pytest.raises(ValueError, match="first='diagonals', second='rows': cut by one of columns, rows"):
         stops("diagonals", "rows", 4)
-    with pytest.raises(ValueError, match="first='diagonals': choose one of columns, rows"):
-        MatmulExplorer(first="diagonals")
-
-
-def test_the_rank_stays_among_the_ranks() -> None:
-    explorer = MatmulExplorer(ranks=8, rank=7)
-    explorer.ranks = 2
-    assert explorer.rank == 1
-    with pytest.raises(ValueError, match="rank=5"):
-        MatmulExplorer(ranks=4, rank=5)
-
-
-def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[SimpleNamespace] = []
-    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
-    explorer = MatmulExplorer()
-    explorer.show()
-    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    assert sent[0].data["image/png"]
-    assert "A cut by columns; H cut by columns; B cut by rows" in sent[0].metadata["image/png"]["alt"]
-    assert "A stripe is held by one rank" in sent[1].data["text/html"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from course_lib import predict
@@ -62,21 +60,3 @@ def test_tensor_slowest_is_the_dearest_order() -> None:
 def test_a_group_is_torn_if_it_is_in_two_machines() -> None:
     assert not is_torn([4, 5, 6, 7], 4) and is_torn([3, 4], 4) and not is_torn([0, 7], 8)
     assert float(seconds(25 * 10**9, True)) == 1 and float(seconds(3 * 10**11, False)) == 1
-
-
-def test_a_table_is_no_burden_and_is_made_once() -> None:
-    assert len(CubeExplorer().table) < 40_000
-    assert cube_table() is cube_table()
-
-
-def test_the_picture_tells_who_meets_whom() -> None:
-    told = CubeExplorer(rank=5)._told()
-    assert told.startswith("16 ranks, 4 in a machine. Rank 5 computes for ")
-    assert "and talks along pipeline with 13 (over the network, " in told
-    assert "along data with 1 (over the network, " in told and "along tensor with 4, 6, 7 (inside its machine, " in told
-
-
-@pytest.mark.parametrize("wrong", [{"tensor": 3}, {"order": "tensor"}, {"machine": 5}, {"rank": 8}])
-def test_what_is_not_offered_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="choose one of"):
-        CubeExplorer(**wrong)

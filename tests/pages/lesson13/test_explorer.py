@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from course_kit.notebook import picture as style
 from course_lib import predict
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.parallel.mesh import Mesh
@@ -20,7 +16,6 @@ from course_pages.lesson13.explorer import (
     TOKENS,
     ExpertsExplorer,
     choices,
-    experts_table,
 )
 
 
@@ -63,35 +58,3 @@ def test_the_plan_keeps_what_finds_a_place() -> None:
     kept = F.one_hot(explorer.wanted[explorer.kept], 8).sum(0)
     assert [sum(explorer.plan.loads(rank)) for rank in range(8)] == kept.tolist() and kept.max() == 16
     assert explorer.empty == 128 - int(kept.sum()) > 0
-
-
-def test_a_table_is_no_burden_and_is_made_once() -> None:
-    assert len(ExpertsExplorer().table) < 15_000
-    assert experts_table() is experts_table()
-
-
-def test_limits_follow_tokens_and_experts() -> None:
-    explorer = ExpertsExplorer(experts=16, ranks=8, tokens=64, token=60)
-    explorer.experts, explorer.tokens = 4, 32
-    assert (explorer.ranks, explorer.token) == (4, 31)
-    with pytest.raises(ValueError, match="ranks=8: choose one of 1, 2, 4"):
-        ExpertsExplorer(experts=4, ranks=8)
-
-
-@pytest.mark.parametrize("wrong", [{"tokens": 8}, {"top_k": 3}, {"capacity_factor": 3.0}, {"skew": -1.0}])
-def test_what_is_not_offered_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="choose one of"):
-        ExpertsExplorer(None, **wrong)
-
-
-def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[SimpleNamespace] = []
-    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
-    explorer = ExpertsExplorer()
-    explorer.show()
-    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    told = sent[0].metadata["image/png"]["alt"]
-    assert "32 tokens, 8 experts, 2 a token, 10 places each, 26 of them empty. Queues of 9, 18, 12, 9, 6, 4" in told
-    assert "10 of 64 choices are dropped; tokens without any expert: none. Against a dense layer 8.0 times the" in told
-    explorer.capacity_factor = None
-    assert "2 a token, no limit. Queues of 9, 18" in explorer._told()

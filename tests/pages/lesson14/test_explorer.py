@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from course_pages.lesson14 import grid
-from course_pages.lesson14.explorer import FITS, TIMES, BowlExplorer, bowl, bowls_table, fit_of
+from course_pages.lesson14.explorer import FITS, TIMES, bowl, bowls_table, fit_of
 
 
 @pytest.mark.parametrize("name", FITS)
@@ -40,21 +40,3 @@ def test_runs_of_a_budget_are_the_grids() -> None:
 def test_counting_without_embeddings_makes_models_smaller_and_the_exponent_larger() -> None:
     whole, blocks = (fit_of(name) for name in FITS[:2])
     assert (blocks.runs.parameters < whole.runs.parameters).all() and blocks.laws[0].a > whole.laws[0].a
-
-
-def test_a_table_is_no_burden_and_is_made_once() -> None:
-    assert len(BowlExplorer().table) < 60_000 and bowls_table() is bowls_table()
-
-
-def test_its_words_are_those_of_the_bowl() -> None:
-    explorer = BowlExplorer(fit=FITS[3], times=96_000)
-    assert "Chinchilla, 240 runs, 5.76e+23 FLOPs" in explorer._told() and "17.9 tokens a parameter" in explorer._told()
-    explorer.fit = FITS[4]
-    assert "6.8 tokens a parameter" in explorer._told()
-    assert explorer._picture(caption="A bowl.", alt=explorer._told()).png
-
-
-@pytest.mark.parametrize("wrong", [{"fit": "Gopher"}, {"times": 3}])
-def test_what_is_not_offered_is_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match="choose one of"):
-        BowlExplorer(None, **wrong)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from course_kit.notebook import picture as style
 from course_pages.lesson15 import elsewhere
-from course_pages.lesson15.explorer import SAMPLES, SCHEMES, WORLDS, RestartExplorer, dealt, restart_table
+from course_pages.lesson15.explorer import SAMPLES, SCHEMES, WORLDS, RestartExplorer, dealt
 
 
 @pytest.mark.parametrize(("scheme", "world_size"), [*itertools.product(SCHEMES, WORLDS)])
@@ -38,28 +35,7 @@ def test_by_stride_is_what_the_library_does(after: int, monkeypatch: pytest.Monk
     assert (len(explorer.lost), len(explorer.twice)) == outcome[:2]
 
 
-@pytest.mark.parametrize("wrong", [{"scheme": "by luck"}, {"world_after": 3}, {"step": 7}])
-def test_what_is_not_offered_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="choose one of"):
-        RestartExplorer(None, **wrong)
-
-
-def test_a_table_is_no_burden_and_is_made_once() -> None:
-    assert len(RestartExplorer().table) < 8_000 and restart_table() is restart_table()
-
-
-def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[SimpleNamespace] = []
-    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
-    explorer = RestartExplorer()
-    explorer.show()
-    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
-    told = sent[0].metadata["image/png"]["alt"]
-    assert told.endswith("2 ranks make 2 steps, then 4 go on. Read by nobody: 16; read twice: 0.")
-    (axes,) = explorer._picture(caption="c", alt="a").figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()][:4] == [
-        "the epoch",
-        "before: rank 0",
-        "before: rank 1",
-        "after: rank 0",
-    ]
+def test_the_picture_has_a_row_for_the_epoch_and_for_each_rank() -> None:
+    (axes,) = RestartExplorer()._picture(caption="c", alt="a").figure.axes
+    rows = ["the epoch", "before: rank 0", "before: rank 1", "after: rank 0"]
+    assert [label.get_text() for label in axes.get_yticklabels()][:4] == rows

@@ -1,15 +1,15 @@
-"""The explorer as a reader meets it: by mouse, by keyboard, by screen reader, in light and in dark, wide and narrow."""
+"""The bits of a number as a reader meets them: by mouse, keyboard and screen reader, light, dark, wide and narrow."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.numerics.formats import FP64
-from course_pages.lesson01.explorer import DEFAULT_FORMATS
+from course_pages.lesson01.explorer import DEFAULT_FORMATS, BitExplorer
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
@@ -30,8 +30,8 @@ def number(page: Page) -> str:
     return page.get_by_role("textbox", name="Number").input_value()
 
 
-def test_a_clicked_bit_sets_the_number_that_all_others_round(mount: Callable[..., Page]) -> None:
-    page = mount(0.1)
+def test_a_clicked_bit_sets_the_number_that_all_others_round(alone: Alone) -> None:
+    page = alone(BitExplorer, value=0.1)
     before = {each.name: bits(page, each.name) for each in DEFAULT_FORMATS}
     bit(page, "fp16", "exponent bit 1 of 5").click()
     assert bits(page, "fp16") == "0" + "11011" + "1001100110"
@@ -46,8 +46,8 @@ def test_a_clicked_bit_sets_the_number_that_all_others_round(mount: Callable[...
     assert bits(page, "fp16") == before["fp16"]
 
 
-def test_typing_moves_every_row_at_once_and_keeps_the_text(mount: Callable[..., Page]) -> None:
-    page = mount()
+def test_typing_moves_every_row_at_once_and_keeps_the_text(alone: Alone) -> None:
+    page = alone(BitExplorer)
     box = page.get_by_role("textbox", name="Number")
     box.fill("1/3")
     assert number(page) == "1/3"
@@ -59,8 +59,8 @@ def test_typing_moves_every_row_at_once_and_keeps_the_text(mount: Callable[..., 
     assert bits(page, "fp16") == "0" + "01101" + "0101010101"
 
 
-def test_the_keyboard_reaches_and_flips_every_bit(mount: Callable[..., Page]) -> None:
-    page = mount(1.0)
+def test_the_keyboard_reaches_and_flips_every_bit(alone: Alone) -> None:
+    page = alone(BitExplorer, value=1.0)
     bit(page, "fp16", "sign bit").focus()
     for key in ("ArrowRight", "ArrowRight", "End", "ArrowLeft"):
         page.keyboard.press(key)
@@ -80,8 +80,8 @@ def test_the_keyboard_reaches_and_flips_every_bit(mount: Callable[..., Page]) ->
     expect(stops).to_have_count(1)
 
 
-def test_neighbours_are_steps(mount: Callable[..., Page]) -> None:
-    page = mount(65504.0)
+def test_neighbours_are_steps(alone: Alone) -> None:
+    page = alone(BitExplorer, value=65504.0)
     expect(row(page, "fp16").locator(".bx-note")).to_have_text("largest finite")
     row(page, "fp16").get_by_role("button", name="next higher").click()
     assert number(page) == "inf"
@@ -90,8 +90,8 @@ def test_neighbours_are_steps(mount: Callable[..., Page]) -> None:
     assert number(page) == "65504"
 
 
-def test_interesting_numbers_say_why(mount: Callable[..., Page]) -> None:
-    page = mount()
+def test_interesting_numbers_say_why(alone: Alone) -> None:
+    page = alone(BitExplorer)
     page.get_by_role("button", name="65520: ").click()
     expect(page.get_by_role("status")).to_have_text("65520: the smallest number that fp16 rounds to infinity.")
     expect(row(page, "fp16").locator(".bx-note")).to_have_text("overflows to infinity")
@@ -100,8 +100,8 @@ def test_interesting_numbers_say_why(mount: Callable[..., Page]) -> None:
     assert "1" in bits(page, "bf16")
 
 
-def test_a_nan_keeps_the_bits_that_were_clicked(mount: Callable[..., Page]) -> None:
-    page = mount(float("inf"))
+def test_a_nan_keeps_the_bits_that_were_clicked(alone: Alone) -> None:
+    page = alone(BitExplorer, value=float("inf"))
     bit(page, "fp16", "fraction bit 9 of 10").click()
     assert bits(page, "fp16") == "0" + "11111" + "0000000010"
     assert number(page) == "nan"
@@ -113,16 +113,17 @@ def test_a_nan_keeps_the_bits_that_were_clicked(mount: Callable[..., Page]) -> N
     assert number(page) == "0.5"
 
 
-def test_python_sets_the_value(mount: Callable[..., Page]) -> None:
-    page = mount()
+def test_python_sets_the_value(alone: Alone) -> None:
+    page = alone(BitExplorer)
     page.evaluate("model.set('value', explorer.toWire(65504))")
     assert number(page) == "65504"
     assert bits(page, "fp16") == "0" + "11110" + "1111111111"
     assert page.evaluate("model.saved") == 0
 
 
-def test_a_click_is_answered_within_a_frame(mount: Callable[..., Page]) -> None:
-    times = mount(0.1, (FP64, *DEFAULT_FORMATS)).evaluate("""() => {
+@pytest.mark.timed
+def test_a_click_is_answered_within_a_frame(alone: Alone) -> None:
+    times = alone(BitExplorer, formats=(FP64, *DEFAULT_FORMATS)).evaluate("""() => {
         const all = [...document.querySelectorAll('.bx-bit')];
         return Array.from({ length: 300 }, (_, i) => {
             const start = performance.now();
@@ -134,8 +135,8 @@ def test_a_click_is_answered_within_a_frame(mount: Callable[..., Page]) -> None:
 
 
 @pytest.mark.parametrize("value", [0.1, -9.99999994e-39, 65520.0, float("nan")])
-def test_nothing_sticks_out_or_overlaps(mount: Callable[..., Page], value: float) -> None:
-    page = mount(value, (FP64, *DEFAULT_FORMATS))
+def test_nothing_sticks_out_or_overlaps(alone: Alone, value: float) -> None:
+    page = alone(BitExplorer, value=value, formats=(FP64, *DEFAULT_FORMATS))
     for width in (340, 430, 600, 640, 760, 1200):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -153,9 +154,9 @@ def test_nothing_sticks_out_or_overlaps(mount: Callable[..., Page], value: float
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_text_has_contrast(mount: Callable[..., Page], dark: bool) -> None:
+def test_text_has_contrast(alone: Alone, dark: bool) -> None:
     """Ink on bits and quiet text against what lies behind, at least 4.5 to 1 (WCAG 1.4.3)."""
-    ratios = mount(0.1, dark=dark).evaluate("""() => {
+    ratios = alone(BitExplorer, dark).evaluate("""() => {
         const canvas = Object.assign(document.createElement('canvas'), { width: 1, height: 1 }).getContext('2d');
         const paper = getComputedStyle(document.body).backgroundColor;
         const luminance = (...layers) => {
@@ -174,9 +175,8 @@ def test_text_has_contrast(mount: Callable[..., Page], dark: bool) -> None:
     assert min(ratios)[0] >= 4.5, min(ratios)
 
 
-def test_every_control_has_a_name(mount: Callable[..., Page], unnamed: Callable[[Locator], list[str]]) -> None:
-    page = mount()
-    assert not unnamed(page.locator("#widget"))
+def test_a_bit_says_its_field_its_place_and_its_value(alone: Alone) -> None:
+    page = alone(BitExplorer)
     names = [node.get_attribute("aria-label") for node in row(page, "fp8_e5m2").locator(".bx-bit").all()]
     assert names[:2] == ["sign bit, value 0, press to flip", "exponent bit 1 of 5, value 0, press to flip"]
     expect(page.get_by_role("group", name="fp8 e5m2: 5 exponent bits, 2 fraction bits")).to_have_count(1)
