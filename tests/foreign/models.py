@@ -20,16 +20,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-if "nms" not in dir(torch.ops.torchvision) and "+cpu" in torch.__version__:
+transformers: Any = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+pytest.importorskip("expecttest")  # of torch.testing._internal
+if "+cpu" in torch.__version__ and not hasattr(torch.ops.torchvision, "nms"):
     # PyPI's torchvision needs libraries of CUDA for its own operators, and refuses to be imported without these two
     OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-transformers: Any = pytest.importorskip("transformers")
-transformers.logging.set_verbosity_error()
 resnet: Any = pytest.importorskip("torchvision.models.resnet")
-pytest.importorskip("expecttest")  # of torch.testing._internal
 with warnings.catch_warnings():  # that its own tests would like another package, which models do not need
     warnings.simplefilter("ignore")
     common_fsdp: Any = importlib.import_module("torch.testing._internal.common_fsdp")
