@@ -62,7 +62,7 @@ def test_a_return_is_a_page_that_was_left() -> None:
         (predict.peak, 3, Setup(SMALL, 8, recompute="full", optimizer="sgd")),
         (predict.peak, 3, Setup(SMALL, 8, micro_batch=3, precision="mixed", recompute="full")),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value),
 )
 def test_traffic_and_peak_are_short_walks(formula: Callable[[Setup], Any], most: int, setup: Setup) -> None:
     pages = walk(lambda: formula(setup))
