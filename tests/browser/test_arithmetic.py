@@ -10,7 +10,7 @@ from dataclasses import astuple
 import pytest
 import torch
 
-from course_lib.numerics.formats import FORMATS, FloatFormat
+from course_lib.numerics.formats import FORMATS, FP8_E4M3FN, FP16, FloatFormat
 from course_pages.lesson01.explorer import BitExplorer, bit_rows, describe
 from tests.browser.conftest import Alone
 
@@ -24,6 +24,8 @@ MORE = (
     FloatFormat(4, 0, specials="finite", name="powers_of_two"),
 )
 """Choices that the well-known formats do not make."""
+SOON = (FP16, FP8_E4M3FN, MORE[1])
+"""Those that do not wait for the night."""
 
 # Doubles travel as the 64 bits that they are, because JSON knows neither nan nor infinity.
 COMPUTE = """({ format, doubles, patterns, step }) => {
@@ -78,7 +80,10 @@ def doubles_around(form: FloatFormat) -> torch.Tensor:
     return doubles[~doubles.isnan()]
 
 
-@pytest.mark.parametrize("form", FORMATS + MORE, ids=str)
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(form, marks=() if form in SOON else pytest.mark.nightly, id=str(form)) for form in FORMATS + MORE],
+)
 def test_javascript_equals_python(alone: Alone, form: FloatFormat) -> None:
     doubles, patterns = doubles_around(form), patterns_of(form)
     step = 16 if form.bits == 16 else 1  # all patterns are encoded and decoded; neighbours take longer

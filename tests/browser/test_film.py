@@ -24,7 +24,10 @@ def slider(page: Page, name: str) -> Locator:
     return page.get_by_role("slider", name=name)
 
 
-@pytest.mark.parametrize(("layers", "ratio"), [(2, 1), (7, 3), (16, 1), (32, 20)])
+@pytest.mark.parametrize(
+    ("layers", "ratio"),
+    [(2, 1), (7, 3), *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((16, 1), (32, 20)))],
+)
 def test_the_browser_shows_the_librarys_film(film: Alone, layers: int, ratio: int) -> None:
     page, chain = film(), Chain(layers, 1, ratio)
     for every in range(layers + 1):

@@ -90,6 +90,7 @@ def change_theme(jupyterlab: JupyterLab, theme: str) -> None:
     jupyterlab.page.wait_for_function("() => !document.getElementById('jupyterlab-splash')")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
 def test_the_explorer_fits_a_narrow_window_in_both_themes(opened: JupyterLab, theme: str) -> None:
     page = opened.page

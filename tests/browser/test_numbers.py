@@ -80,7 +80,7 @@ def test_cells_dots_and_a_click_on_the_map(alone: Alone) -> None:
     expect(page.locator(".mx-here")).to_have_count(1)
 
 
-@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize("p", [pytest.param(p, marks=() if p == 4 else pytest.mark.nightly) for p in RANKS])
 @pytest.mark.parametrize("second", [*CUTS, ALONE])
 @pytest.mark.parametrize("first", CUTS)
 def test_the_browser_draws_what_the_layouts_say(alone: Alone, first: str, second: str, p: int) -> None:

@@ -29,7 +29,7 @@ def expected(power: int, number_format: str = "fp16") -> ScaleExplorer:
     return ScaleExplorer({"weights": [SPREAD]}, power=power, number_format=number_format)
 
 
-@pytest.mark.parametrize("power", [-8, 0, 7, 24, 40])
+@pytest.mark.parametrize("power", [0, 40, *(pytest.param(power, marks=pytest.mark.nightly) for power in (-8, 7, 24))])
 @pytest.mark.parametrize("number_format", ["fp16", "bf16", "fp8_e5m2"])
 def test_the_page_says_what_python_counted(scale: Callable[..., Page], power: int, number_format: str) -> None:
     page, counts = scale(power, number_format), expected(power, number_format).counts
