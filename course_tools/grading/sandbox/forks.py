@@ -123,10 +123,17 @@ class Forked:
     def wait(self, patience_s: float) -> bool:
         """Wait for its end; return whether it came."""
         end = time.monotonic() + patience_s
-        while select.select([self._line], [], [], max(0.0, end - time.monotonic()))[0]:
-            if not self._line.recv(1000):
-                return True
+        try:
+            while select.select([self._line], [], [], max(0.0, end - time.monotonic()))[0]:
+                if not self._line.recv(1000):
+                    return True
+        except (OSError, ValueError):  # closed
+            return True
         return False
+
+    def close(self) -> None:
+        """Close the line, when the kernel has ended; so does whoever else asks for its end at the same time."""
+        self._line.close()
 
 
 def usable() -> bool:

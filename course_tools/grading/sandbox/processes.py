@@ -183,8 +183,10 @@ class Sandbox:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        if self._fork and not self._fork.wait(5):
-            _end([self._fork.keeper])
+        if self._fork:
+            if not self._fork.wait(5):
+                _end([self._fork.keeper])
+            self._fork.close()
         if self.isolation == NONE:
             for _ in range(_SWEEPS):
                 if not _end(list(_marked(self._mark))):
