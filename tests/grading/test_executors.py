@@ -25,7 +25,7 @@ from course_tools.grading.sandbox.limits import Limits
 
 from .conftest import QUICK, notebook, submission
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ import psutil
 from course_tools.grading.sandbox import forks, mounts
 from course_tools.grading.sandbox.bubblewrap import bubblewrap_command, close_pipes, empty_sandbox
 from course_tools.grading.sandbox.limits import Limits
+from course_tools.grading.sandbox.mounts import short_folder
 
 BUBBLEWRAP, NONE = "bubblewrap", "none"
 PLAIN = "COURSE_GRADING_PLAIN"
@@ -235,18 +236,6 @@ def bubblewrap_works() -> bool:
         command += [str(_ALL_USERS if _is_root() else 0)]
         return subprocess.run(command, env=mounts.environment(), capture_output=True, timeout=60).returncode == 0
     return False
-
-
-@contextlib.contextmanager
-def short_folder() -> Iterator[Path]:
-    """A private temporary folder with a short path: the path of a socket may have about 100 characters."""
-    base = Path("/tmp") if Path("/tmp").is_dir() else Path(os.environ.get("TEMP", "."))
-    path = base / f"course-{secrets.token_hex(4)}"
-    path.mkdir(0o700)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _give(folder: Path, uid: int) -> None:

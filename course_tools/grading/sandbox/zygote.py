@@ -164,8 +164,8 @@ def _enter(request: dict[str, Any], namespaces: dict[str, int], user_fds: list[i
     _prctl(_DUMPABLE, 1)  # as after any start of a program: files in /proc/self are its own
     sys.argv = ["ipykernel_launcher", *request["arguments"]]
     importlib.invalidate_caches()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # `random` does it by itself; torch starts from one seed in any process
+    sys.modules["torch"].default_generator.seed()  # each from the system's own numbers, as in a new process;
+    sys.modules["numpy"].random.seed()  # `random` does it by itself
 
 
 def _look_whether_isolated(outside: dict[str, int]) -> None:
