@@ -15,9 +15,9 @@ from nbformat import NotebookNode
 from course_tools.grading.grade import grade_one
 from course_tools.grading.sandbox import forks
 from course_tools.grading.sandbox import processes as sandbox
+from course_tools.grading.sandbox.bubblewrap import KINDS
 from course_tools.grading.sandbox.kernel import Budget, Kernel
 from course_tools.grading.sandbox.limits import Limits
-from course_tools.grading.sandbox.zygote import KINDS
 from tests.grading.conftest import QUICK, WAYS, notebook, submission
 
 pytestmark = [
@@ -131,6 +131,13 @@ def test_no_answer_reaches_the_zygote(kernels: list[Kernel]) -> None:
         assert kernel.run(f"os.kill({pid}, 0)").error == "ProcessLookupError"
     assert said(kernels[0], "os.getppid(), open('/proc/1/comm').read()") == "(0, 'bwrap\\n')"
     assert forks.the_zygote().pid == zygote and not kernels[1].run("1").error
+
+
+def test_the_program_that_a_kernel_runs_cannot_be_changed(kernels: list[Kernel]) -> None:
+    """It leads past the sandbox, where files are read-only; so it is a copy of Python, sealed in memory."""
+    assert said(kernels[0], "__import__('os').readlink('/proc/self/exe')").startswith("/memfd:python")
+    assert kernels[0].run("open('/proc/self/exe', 'r+b')").error in ("OSError", "PermissionError")
+    assert said(kernels[0], "__import__('sys').executable") == sys.executable
 
 
 @pytest.mark.parametrize("way", [sandbox.NONE], indirect=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 
 from course_tools.grading.sandbox import mounts
-from course_tools.grading.sandbox.zygote import KINDS
 
+KINDS = ("mnt", "pid", "net", "ipc", "uts", "cgroup", "user")
+"""The namespaces of a sandbox, as they are called in /proc/PID/ns and in this order; `user` may be the grader's own."""
 _PATIENCE_S = 600.0
 
 
@@ -54,7 +55,7 @@ class Empty:
     Attributes:
         process: bubblewrap, outside.
         own: pids of the two inside; whatever else is in the sandbox belongs to the submission.
-        namespaces: open files of `zygote.KINDS`; who has them closes them.
+        namespaces: open files of `KINDS`; who has them closes them.
     """
 
     process: subprocess.Popen[bytes]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,21 +42,35 @@ class Zygote:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-P", "-m", "course_tools.grading.sandbox.zygote", str(theirs.fileno())]
-        nowhere = subprocess.DEVNULL
-        with theirs:
+        program, nowhere = _interpreter(), subprocess.DEVNULL
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "course_tools.grading.sandbox.zygote",
+            str(theirs.fileno()),
+            str(program),
+        ]
+        with theirs, open(program, "rb"):
             self._process = subprocess.Popen(
                 command,
+                executable=f"/proc/self/fd/{program}",
                 env=mounts.environment(),
                 cwd="/",
                 stdin=nowhere,
                 stdout=nowhere,
                 stderr=nowhere,
                 start_new_session=True,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), program],
             )
         self.pid = self._process.pid
         atexit.register(self.close)
+
+    def ended(self, patience_s: float) -> bool:
+        """Wait for its end; return whether it came."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        return not self.alive
 
     @property
     def alive(self) -> bool:
@@ -134,6 +149,23 @@ class Forked:
     def close(self) -> None:
         """Close the line, when the kernel has ended; so does whoever else asks for its end at the same time."""
         self._line.close()
+
+
+def _interpreter() -> int:
+    """A copy of Python's program in memory that nobody can change.
+
+    A forked kernel finds the program that it runs as /proc/self/exe, and not by way of the sandbox, where files are
+    read-only: a user who may write to the file itself could do so from inside.
+    """
+    import fcntl
+
+    copy = os.memfd_create("python", os.MFD_ALLOW_SEALING)
+    with open(sys.executable, "rb") as source, open(copy, "wb", closefd=False) as target:
+        shutil.copyfileobj(source, target)
+    fcntl.fcntl(
+        copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    )
+    return copy
 
 
 def usable() -> bool:

@@ -7,7 +7,8 @@ Two ways, the better one that works here:
   killed, its memory is watched, but it can read all that the grader can read and use the network. Results say so: NOT
   ISOLATED.
 
-Where security is concerned, a tool that many people look at beats our own: there is no third way.
+Where security is concerned, a tool that many people look at beats our own: there is no third way. In both, a kernel is
+forked from a process that has imported torch, IPython and the course, where the system can do that (see `zygote`).
 
 Memory is watched from outside, by sampling, and that is on purpose. The system's limit on address space cannot be
 used with torch, which reserves far more than it touches; the limit on data (RLIMIT_DATA, set by `launcher`) counts
@@ -96,14 +97,16 @@ class Sandbox:
     def _start(self, arguments: list[str], own_limits: dict[str, int], shared: Path) -> None:
         """Fork the kernel where that works, else start a Python of its own."""
         wall = bubblewrap_command(shared, self._limits.memory_bytes) if self.isolation == BUBBLEWRAP else []
-        while forks.usable():
+        for last in (False, True):
+            if not forks.usable():
+                break
             zygote = forks.the_zygote()
             try:
                 self._fork_kernel(zygote, arguments, own_limits, wall)
                 return
             except (forks.Refused, OSError, ValueError, psutil.Error) as problem:
                 self.kill()
-                if zygote.alive:
+                if last or not zygote.ended(1):  # one that somebody killed is replaced, once
                     forks.refuse(str(problem))
         kernel = [sys.executable, "-m", "course_tools.grading.sandbox.launcher", json.dumps(own_limits), *arguments]
         nowhere = subprocess.DEVNULL

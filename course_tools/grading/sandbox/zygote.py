@@ -6,9 +6,9 @@
 
 A fork cannot pass through bubblewrap, which replaces the process by another program. So bubblewrap makes the sandbox as
 it always did, with the same arguments, for each kernel a new one, and holds it open with a program that only waits
-(see `forks`). The forked kernel joins its namespaces, as `nsenter` does, before anything of a submission is there. What
-can be seen, written and reached is decided by bubblewrap alone; ours is to join all of it and to drop every privilege,
-and the kernel looks whether both are done before it starts.
+(see `bubblewrap`). The forked kernel joins its namespaces, as `nsenter` does, before anything of a submission is there.
+What can be seen, written and reached is decided by bubblewrap alone; ours is to join all of it and to drop every
+privilege, and the kernel looks whether both are done before it starts.
 
 An answer finds no way back here: kernels get no descriptor of the zygote, and live where its process cannot be named
 (without bubblewrap they are ordinary processes of the same user, and nothing is promised). Nor does the zygote ever
@@ -34,9 +34,8 @@ from typing import Any
 import psutil
 
 from course_tools.grading.sandbox import launcher
+from course_tools.grading.sandbox.bubblewrap import KINDS
 
-KINDS = ("mnt", "pid", "net", "ipc", "uts", "cgroup", "user")
-"""The namespaces of a sandbox, as they are called in /proc/PID/ns and in this order; `user` may be the grader's own."""
 USEFUL = ("torch._dynamo", "course_kit.measure", "course_kit.ranks", "course_kit.notebook", "course_kit.compare")
 """Modules that most labs use. (PyTorch imports the first when a meter of the course sees its first operation.)"""
 MOST_BYTES = 65536
@@ -48,8 +47,9 @@ _CAPABILITIES = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(control_fd: int) -> None:
+def main(control_fd: int, interpreter_fd: int) -> None:
     """Import everything, then fork a kernel for each request until the grader's end of the socket closes."""
+    os.close(interpreter_fd)
     launcher.load((*launcher.NEEDED, *USEFUL))
     gc.freeze()  # kernels' garbage collectors leave objects from here alone, so that their pages stay shared
     _prctl(_DUMPABLE, 0)  # no other process of this user may look into it
@@ -197,4 +197,4 @@ def _check(result: int, what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
