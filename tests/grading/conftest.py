@@ -128,7 +128,7 @@ def kernel_folders(processes: list[psutil.Process]) -> set[str]:
     found: set[str] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            found.update(re.findall(r"/tmp/course-[0-9a-f]{8}", " ".join(process.cmdline())))
+            found.update(re.findall(r"/tmp/course-[0-9a-f]{8}", " ".join([*process.cmdline(), process.cwd()])))
     return found
 
 

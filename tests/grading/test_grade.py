@@ -154,7 +154,7 @@ def batch(course: Path) -> Iterator[subprocess.Popen[str]]:
         started, kernels, folders = psutil.Process(grader.pid), [], set()
         try:
             wait_until(lambda: (course / "out" / "results" / "ada.json").exists())
-            wait_until(started.children)
+            wait_until(lambda: len(started.children(recursive=True)) > 1)  # beside the zygote
             kernels = started.children(recursive=True)
             folders = kernel_folders(kernels)
             yield grader
