@@ -56,7 +56,7 @@ def sandboxed(request: pytest.FixtureRequest, plain_machine: None, monkeypatch: 
     if request.node.get_closest_marker("sandbox"):
         monkeypatch.delenv(sandbox.PLAIN)
         if sandbox.best_isolation() != sandbox.BUBBLEWRAP:
-            asked_for = re.match("sandbox", request.config.getoption("markexpr"))
+            asked_for = str(request.config.getoption("markexpr")).startswith("sandbox")
             (pytest.fail if asked_for else pytest.skip)("bubblewrap does not work here")
 
 

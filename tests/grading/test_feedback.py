@@ -8,8 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from course_tools import cli
 from course_tools.grading.report.results import save

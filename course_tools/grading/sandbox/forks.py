@@ -128,7 +128,7 @@ class Forked:
 
     def __init__(self, line: socket.socket, kernel: psutil.Process) -> None:
         self._line, self.kernel = line, kernel
-        self.keeper = kernel.parent()
+        self.keeper = psutil.Process(kernel.ppid())
 
     @property
     def alive(self) -> bool:
