@@ -26,7 +26,6 @@ from tests.grading.conftest import HALF, QUICK, notebook, submission
 
 pytestmark = [
     pytest.mark.notebook,
-    pytest.mark.slow,
     pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not tell"),
 ]
 COMPUTES = "import time\nend = time.process_time() + 5\nwhile time.process_time() < end:\n    sum(range(2000))\n"
@@ -36,8 +35,8 @@ ENDLESS = "def half(number):\n    while True:\n        sum(range(2000))\n"
 
 @pytest.fixture
 def crowd() -> Iterator[None]:
-    """Eight programs that take the cores."""
-    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    """Four programs for each core, so that a submission has a fifth of the machine: less than limits are stretched."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * (os.cpu_count() or 1))]
     yield
     for program in programs:
         program.kill()
@@ -45,12 +44,13 @@ def crowd() -> Iterator[None]:
         program.wait()
 
 
-def test_right_answers_keep_their_points_beside_eight_programs(full_key: NotebookNode, crowd: None) -> None:
+@pytest.mark.timed
+def test_right_answers_keep_their_points_beside_a_crowd(full_key: NotebookNode, crowd: None) -> None:
     """Ranks included; the last answer computes for most of a cell's time, and much longer by the clock on the wall."""
     limits = dataclasses.replace(QUICK, cell_s=7, memory_bytes=4096 * MIB)
     answers = notebook(full_key, q3=f"{COMPUTES}{HALF}")
     result = grade_one(nbformat.writes(full_key), submission(answers), limits)
-    assert (result.points, result.status) == (100, GRADED) or result.status == AGAIN
+    assert (result.points, result.status) == (100, GRADED), result.notes
 
 
 def test_what_a_busy_machine_stopped_is_graded_again_alone(
@@ -67,7 +67,7 @@ def test_what_a_busy_machine_stopped_is_graded_again_alone(
 
     monkeypatch.setattr(grading, "grade_one", counting)
     batch = [submission(notebook(key, q3=ENDLESS), "ada"), submission(notebook(key), "bob")]
-    limits = dataclasses.replace(QUICK, cell_s=5)
+    limits = dataclasses.replace(QUICK, cell_s=2)
     ada, bob = grade_batch(text, batch, limits, tmp_path, jobs=1, on_result=lambda result: told.append(result.student))
     assert graded == ["ada", "bob", "ada"] and told == ["bob", "ada"]
     assert (ada.status, ada.digest, bob.status) == (AGAIN, "", GRADED)

@@ -25,7 +25,7 @@ from course_tools.grading.sandbox.limits import Limits
 
 from .conftest import QUICK, notebook, submission
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,7 @@ def test_a_submission_whose_worker_is_lost_is_tried_again(dask_executor: DaskExe
     assert dask_executor.submit(_die_once, str(tmp_path / "died")).result(timeout=200) == "second try"
 
 
+@pytest.mark.nightly
 def test_a_submission_that_loses_every_worker_is_reported_and_the_others_go_on(
     dask_executor: DaskExecutor, key: NotebookNode, tmp_path: Path
 ) -> None:

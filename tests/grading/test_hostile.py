@@ -1,4 +1,7 @@
-"""What hostile and broken answers must become. Each runs in a real kernel; q1 misbehaves, q3 is right."""
+"""What hostile and broken answers must become. Each runs in a real kernel; q1 misbehaves, q3 is right.
+
+All of it runs in the strongest isolation that this machine has, and nightly as plain processes as well.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import contextlib
 import copy
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 import psutil
@@ -20,206 +25,107 @@ from course_tools.grading.grade import grade_one
 from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT
 from course_tools.grading.sandbox import processes as sandbox
 from course_tools.grading.sandbox.kernel import Kernel
-from course_tools.grading.sandbox.limits import MIB
-from tests.grading.conftest import MOVING_AVERAGE, QUICK, WAYS, Grade, cell_of, notebook, outcomes, points, submission
+from course_tools.grading.sandbox.limits import MIB, Limits
+from tests.grading.conftest import (
+    HALF,
+    MOVING_AVERAGE,
+    QUICK,
+    WAYS,
+    Grade,
+    cell_of,
+    notebook,
+    outcomes,
+    points,
+    submission,
+)
 
-pytestmark = [pytest.mark.notebook, pytest.mark.slow]
-both = pytest.mark.usefixtures("way")
-"""Where it matters to what happens: sandboxed, and as a plain process. The rest runs plainly on every machine."""
+pytestmark = [pytest.mark.notebook, pytest.mark.usefixtures("way")]
 HEAD = "def moving_average(numbers, width):\n"
-SHORT = dataclasses.replace(QUICK, cell_s=10)
-"""For answers that do not end. Honest cells beside them import torch: seconds on a busy machine."""
+SHORT = dataclasses.replace(QUICK, cell_s=2)
+"""For answers that do not end."""
+RANKS = dataclasses.replace(QUICK, memory_bytes=4096 * MIB)
 WAIT = "while True: __import__('time').sleep(1)"
-"""A loop without end that leaves the processor to others; the one that takes it has a test of its own."""
+"""A loop without end that leaves the processor to others; the one that takes it is in the table."""
 
 
 def isolated(test: Callable[..., None]) -> Callable[..., None]:
     """What the sandbox alone can promise."""
-    return both(pytest.mark.parametrize("way", WAYS[:1], indirect=True)(test))
+    return pytest.mark.parametrize("way", WAYS[:1], indirect=True)(test)
 
 
-def test_right_answers_get_full_marks(full_key: NotebookNode, way: str) -> None:
-    limits = dataclasses.replace(QUICK, memory_bytes=4096 * MIB)
-    result = grade_one(nbformat.writes(full_key), submission(notebook(full_key)), limits)
-    assert (result.points, result.out_of, result.status) == (100, 100, GRADED)
-    assert result.isolated == (way != sandbox.NONE)
-    assert [note.split(":")[0] for note in result.notes] == ([] if result.isolated else ["NOT ISOLATED"])
+class Row(NamedTuple):
+    """An answer of q1 (and of q3) and what becomes of it: points of q1 and q3, outcomes of q1's checks, words.
+
+    Of `says` each part (between " … ") stands in the message of q1's first check, `notes` in a note of the whole.
+    """
+
+    q1: str
+    points: tuple[float, float] = (0, 20)
+    outcomes: tuple[str, str] = (FAILED, FAILED)
+    says: str = ""
+    notes: str = ""
+    status: str = GRADED
+    q3: str = HALF
+    limits: Limits = QUICK
 
 
-def test_wrong_answers_lose_their_points_and_say_why(grade: Grade) -> None:
-    result = grade(q1=HEAD + "    return [1.5, 2.5]  # what the public check wants\n")
-    assert points(result) == {"q1": 20, "q3": 20}
-    assert [check.message for check in result.of("q1")] == ["", ""], "a hidden check says nothing"
-    result = grade(q1=HEAD + "    return [1.5]\n")
-    assert (
-        "expected  2 entries" in result.of("q1")[0].message
-        and "where the last window ends" in result.of("q1")[0].message
-    )
-
-
-def test_deadlocked_ranks_cost_their_question_and_bounded_time(full_key: NotebookNode) -> None:
-    answer = (
-        "def mean_of_ranks(value):\n    if dist.get_rank() == 0:\n        dist.all_reduce(value)\n    return value\n"
-    )
-    limits = dataclasses.replace(QUICK, memory_bytes=4096 * MIB)
-    result = grade_one(nbformat.writes(full_key), submission(notebook(full_key, q2=answer)), limits)
-    assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
-    assert "waits in all_reduce" in result.of("q2")[0].message
-
-
-@both
-def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> None:
-    answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
-    limits = dataclasses.replace(QUICK, cell_s=15, memory_bytes=4096 * MIB)
-    result = grade_one(nbformat.writes(full_key), submission(notebook(full_key, q2=answer)), limits)
-    assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
-    assert outcomes(result, "q2") == [TIMEOUT, TIMEOUT]
-    assert result.of("q2")[1].message.startswith("not run")
-
-
-def test_ranks_that_run_out_of_time_cost_their_question(full_key: NotebookNode) -> None:
-    answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
-    impatient = copy.deepcopy(full_key)
-    check = cell_of(impatient, "q2-values")
-    check.source = check.source.replace("world_size=2)", "world_size=2, timeout_s=2)")
-    limits = dataclasses.replace(QUICK, memory_bytes=4096 * MIB)
-    result = grade_one(nbformat.writes(impatient), submission(notebook(full_key, q2=answer)), limits)
-    assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
-    assert outcomes(result, "q2") == [FAILED, TIMEOUT]
-    assert [note.split(":")[0] for note in result.notes] == ["NOT ISOLATED"]
-
-
-@pytest.mark.parametrize(("body", "outcome"), [(WAIT, TIMEOUT), ("__import__('os')._exit(3)", DIED)])
-def test_a_cell_that_shows_two_answers_costs_only_the_one_that_hangs(
-    body: str, outcome: str, key: NotebookNode
-) -> None:
-    shown = copy.deepcopy(key)
-    for answer, line in (("q1", "moving_average([1, 2], 1)"), ("q3", "print(half(2), moving_average([1, 2], 1))")):
-        place = next(number for number, cell in enumerate(shown.cells) if grade_id_of(cell) == answer)
-        shown.cells.insert(place + 1, nbformat.v4.new_code_cell(line))
-    handed_in = submission(notebook(key, q1=f"def moving_average(numbers, width):\n    {body}\n"))
-    result = grade_one(nbformat.writes(shown), handed_in, SHORT)
-    assert [check.outcome for check in result.checks] == [outcome, outcome, PASSED, PASSED], result.notes
-    assert result.points == 20
-
-
-@both
-@pytest.mark.parametrize("loop", ["while True: pass", "__import__('time').sleep(10**6)"])
-def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) -> None:
-    result = grade(q1=f"{HEAD}    {loop}\n", limits=SHORT)
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT]
-    assert [row.message[:7] for row in result.of("q1")] == ["it did ", "not run"]
-    assert result.seconds < 3 * SHORT.cell_s + 60
-
-
-@both
-@pytest.mark.parametrize("ignore", [False, True])
-def test_a_loop_that_later_questions_call_is_waited_for_once(
-    key: NotebookNode, ignore: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cells and checks of q3 call the answer of q1 six times: an error at once, also in the next kernel."""
-    calls = copy.deepcopy(key)
-    calls.metadata["course"]["carry_errors"] = True  # else q3 would be judged again, with a right version of q1
-    for check in ("q3-values", "q3-hidden"):
-        cell = cell_of(calls, check)
-        cell.source = f"check.call(moving_average, [1, 2], 1)\n{cell.source}"
-        place = next(number for number, other in enumerate(calls.cells) if other is cell)
-        calls.cells[place:place] = [nbformat.v4.new_code_cell("moving_average([1, 2], 1)") for _ in range(2)]
-    body = "    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n" * ignore + f"    {WAIT}\n"
-    handed_in = submission(notebook(calls, q1=HEAD + body))
-    waits, wait = [], Kernel._wait
-    monkeypatch.setattr(Kernel, "_wait", lambda *given: waits.append(reply := wait(*given)) or reply)
-    result = grade_one(nbformat.writes(calls), handed_in, dataclasses.replace(QUICK, cell_s=8, wall_s=250))
-    assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT] and outcomes(result, "q3") == [FAILED, FAILED]
-    assert "moving_average was stopped before: it did not end in time" in result.of("q3")[0].message
-    assert waits.count(None) == 1 + ignore, "once for the check; once more for its end, if it ignores the interrupt"
-
-
-@both
-def test_a_loop_that_ignores_interrupts_is_killed(grade: Grade) -> None:
-    body = f"    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    {WAIT}\n"
-    result = grade(q1=HEAD + body, limits=SHORT)
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert "did not stop when interrupted" in result.of("q1")[0].message
-
-
-@both
-def test_a_loop_in_the_cell_of_an_answer(grade: Grade) -> None:
-    result = grade(q1=f"{MOVING_AVERAGE}\n{WAIT}\n", limits=SHORT)
-    assert points(result) == {"q1": 40, "q3": 20}, "the function is there, only the cell did not end"
-    assert any(f"was stopped after {SHORT.cell_s:g} s" in note for note in result.notes)
-
-
-@both
-@pytest.mark.parametrize("body", ["import os; os._exit(0)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
-def test_a_dead_kernel_costs_only_its_question(grade: Grade, body: str) -> None:
-    result = grade(q1=f"{HEAD}    {body}\n")
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert outcomes(result, "q1") == [DIED, DIED]
-
-
-def test_a_kernel_that_dies_in_the_cell_of_an_answer(grade: Grade) -> None:
-    result = grade(q1=f"{MOVING_AVERAGE}\nimport os\nos._exit(0)\n")
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert outcomes(result, "q1") == [DIED, DIED]
-
-
-def test_sys_exit_is_a_wrong_answer(grade: Grade) -> None:
-    result = grade(q1=HEAD + "    import sys\n    sys.exit(0)\n")
-    assert (points(result), outcomes(result, "q1")) == ({"q1": 0, "q3": 20}, [FAILED, FAILED])
-    assert points(grade(q1=f"{MOVING_AVERAGE}\nimport sys\nsys.exit(0)\n")) == {"q1": 40, "q3": 20}
-
-
-def test_a_syntax_error_costs_only_its_question(grade: Grade) -> None:
-    result = grade(q1="def moving_average(numbers, width:\n    return 1\n")
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert any("SyntaxError" in note for note in result.notes)
-
-
-def test_an_import_that_fails_costs_only_its_question(grade: Grade) -> None:
-    result = grade(q1="import no_such_module\n" + MOVING_AVERAGE)
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert result.of("q1")[0].message.endswith("answers this question ended with ModuleNotFoundError")
-
-
-def test_stderr_is_harmless(grade: Grade) -> None:
-    noise = "import sys, os, warnings\nprint('hello', file=sys.stderr)\nwarnings.warn('x')\nos.write(2, b'y')\n"
-    assert grade(q1=noise + MOVING_AVERAGE).points == 60
-
-
-def test_a_flood_of_prints_reaches_nobody(grade: Grade) -> None:
-    here = psutil.Process()
-    before = here.memory_info().rss
-    flood = (
-        "for _ in range(2_000):\n    print('x' * 10_000)\nimport os\nos.write(1, b'z' * 10**7)\nprint('x' * 10**8)\n"
-    )
-    result = grade(q1=flood + MOVING_AVERAGE)
-    assert result.points == 60
-    assert here.memory_info().rss - before < 100 * MIB
-
-
-def test_an_error_of_a_hundred_megabytes_is_not_kept(grade: Grade) -> None:
-    result = grade(q1=HEAD + "    raise AssertionError('x' * 10**8)\n")
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert len(result.of("q1")[0].message) < 2100
-
-
-# --- cheating ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_object_that_is_equal_to_everything(grade: Grade) -> None:
-    text = "class Yes(list):\n    def __eq__(self, other): return True\n    def __len__(self): return 2\n"
-    result = grade(q1=text + HEAD + "    return Yes()\n")
-    assert points(result) == {"q1": 0, "q3": 20}
-
-
-def test_names_of_the_lab_are_restored(grade: Grade) -> None:
-    fake = "class check:\n    equal = call = staticmethod(lambda *a, **k: None)\n"
-    reference = "def reference(number): return None\n"
-    result = grade(q1=f"{fake}{HEAD}    return 1\n", q3=f"{fake}{reference}def half(number): return None\n")
-    assert (result.points, result.status) == (0, GRADED)
-    assert grade(q1=MOVING_AVERAGE + "\ncheck = 7\n").points == 60, "an accident does no harm"
+LATE, DEAD, RIGHT = (TIMEOUT, TIMEOUT), (DIED, DIED), (PASSED, PASSED)
+HOG = """\
+    import os, time
+    for _ in range(6):
+        if os.fork() == 0:
+            held = bytearray(b'x') * (400 * 2**20)
+            time.sleep(60)
+            os._exit(0)
+    time.sleep(60)
+"""
+NOISE = """\
+import os, sys, warnings
+print('hello', file=sys.stderr)
+warnings.warn('x')
+os.write(2, b'y')
+"""
+IGNORE = "    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+SPY = """\
+def half(number):
+    import linecache
+    text = str([linecache.cache[k] for k in linecache.cache])
+    raise AssertionError(text[text.find('one window of three, a secret') - 100:][:400])
+"""
+YES = "class Yes(list):\n    def __eq__(self, other): return True\n    def __len__(self): return 2\n"
+FAKE = "class check:\n    equal = call = staticmethod(lambda *a, **k: None)\n"
+REFERENCE = "def reference(number): return None\n"
+ROWS = {
+    "wrong, hidden": Row(f"{HEAD}    return [1.5, 2.5]\n", (20, 20), (PASSED, FAILED)),
+    "wrong": Row(f"{HEAD}    return [1.5]\n", says="expected  2 entries … where the last window ends"),
+    "syntax error": Row("def moving_average(numbers, width:\n    return 1\n", notes="SyntaxError"),
+    "failed import": Row(
+        f"import no_such_module\n{MOVING_AVERAGE}", says="answers this question ended with ModuleNotFoundError"
+    ),
+    "sys.exit in the function": Row(f"{HEAD}    import sys\n    sys.exit(0)\n"),
+    "sys.exit below it": Row(f"{MOVING_AVERAGE}\nimport sys\nsys.exit(0)\n", (40, 20), RIGHT),
+    "stderr": Row(NOISE + MOVING_AVERAGE, (40, 20), RIGHT),
+    "exit in the function": Row(f"{HEAD}    import os; os._exit(0)\n", outcomes=DEAD),
+    "killed": Row(f"{HEAD}    import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n", outcomes=DEAD),
+    "exit in the cell": Row(f"{MOVING_AVERAGE}\nimport os\nos._exit(0)\n", outcomes=DEAD),
+    "a loop that computes": Row(f"{HEAD}    while True: pass\n", outcomes=LATE, says="it did ", limits=SHORT),
+    "sleep": Row(f"{HEAD}    __import__('time').sleep(10**6)\n", outcomes=LATE, says="it did ", limits=SHORT),
+    "a loop that ignores interrupts": Row(
+        f"{HEAD}{IGNORE}    {WAIT}\n", outcomes=LATE, says="did not stop when interrupted", limits=SHORT
+    ),
+    "a loop below the function": Row(
+        f"{MOVING_AVERAGE}\n{WAIT}\n", (40, 20), RIGHT, notes="was stopped after 2 s", limits=SHORT
+    ),
+    "an error of a hundred megabytes": Row(f"{HEAD}    raise AssertionError('x' * 10**8)\n", says="xxx"),
+    "one who quotes a hidden test": Row(MOVING_AVERAGE, (40, 0), RIGHT, q3=SPY),
+    "equal to everything": Row(f"{YES}{HEAD}    return Yes()\n"),
+    "names of the lab": Row(
+        f"{FAKE}{HEAD}    return 1\n", (0, 0), q3=f"{FAKE}{REFERENCE}def half(number): return None\n"
+    ),
+    "a name by accident": Row(f"{MOVING_AVERAGE}\ncheck = 7\n", (40, 20), RIGHT),
+    "memory of one process": Row(f"{HEAD}    return [bytearray(10**11)]\n", says="MemoryError"),
+    "memory of many": Row(f"{HEAD}{HOG}", outcomes=DEAD, status="memory limit"),
+}
 
 
 CHEATS = {
@@ -245,14 +151,110 @@ CHEATS = {
         "IPythonKernel.do_execute = do\n"
     ),
 }
+ROWS |= {
+    name: Row(f"{cheat}{HEAD}    return 1\n", (0, 0), (TAMPERED, TAMPERED), notes="tampered", status=TAMPERED)
+    for name, cheat in CHEATS.items()
+}
 
 
-@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
-def test_tampering_costs_everything(grade: Grade, cheat: str) -> None:
-    result = grade(q1=f"{cheat}{HEAD}    return 1\n")
-    assert (result.points, result.status) == (0, TAMPERED)
-    assert {check.outcome for check in result.checks} == {TAMPERED}
-    assert any("tampered" in note for note in result.notes)
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_an_answer_costs_its_own_question(grade: Grade, row: Row) -> None:
+    result = grade(q1=row.q1, q3=row.q3, limits=row.limits)
+    assert (tuple(points(result).values()), result.status) == (row.points, row.status), result.notes
+    first, second = result.of("q1")
+    assert (first.outcome, second.outcome) == row.outcomes
+    assert [part for part in row.says.split(" … ") if part not in first.message] == []
+    assert row.notes in " ".join(result.notes) and "secret" not in str(result)
+    assert len(first.message) < 2100
+    if row.outcomes == LATE:
+        assert second.message.startswith("not run")
+    else:
+        assert second.outcome in (DIED, TAMPERED) or not second.message, "a hidden check says nothing"
+
+
+def test_right_answers_get_full_marks(full_key: NotebookNode, way: str) -> None:
+    result = grade_one(nbformat.writes(full_key), submission(notebook(full_key)), RANKS)
+    assert (result.points, result.out_of, result.status) == (100, 100, GRADED)
+    assert result.isolated == (way != sandbox.NONE)
+    assert [note.split(":")[0] for note in result.notes] == ([] if result.isolated else ["NOT ISOLATED"])
+
+
+def test_deadlocked_ranks_cost_their_question_and_bounded_time(full_key: NotebookNode) -> None:
+    answer = (
+        "def mean_of_ranks(value):\n    if dist.get_rank() == 0:\n        dist.all_reduce(value)\n    return value\n"
+    )
+    result = grade_one(nbformat.writes(full_key), submission(notebook(full_key, q2=answer)), RANKS)
+    assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
+    assert "waits in all_reduce" in result.of("q2")[0].message
+
+
+def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> None:
+    answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
+    limits = dataclasses.replace(RANKS, cell_s=8)  # the ranks' own first process imports torch
+    result = grade_one(nbformat.writes(full_key), submission(notebook(full_key, q2=answer)), limits)
+    assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
+    assert outcomes(result, "q2") == [TIMEOUT, TIMEOUT]
+    assert result.of("q2")[1].message.startswith("not run")
+
+
+def test_ranks_that_run_out_of_time_cost_their_question(full_key: NotebookNode) -> None:
+    answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
+    impatient = copy.deepcopy(full_key)
+    check = cell_of(impatient, "q2-values")
+    check.source = check.source.replace("world_size=2)", "world_size=2, timeout_s=2)")
+    result = grade_one(nbformat.writes(impatient), submission(notebook(full_key, q2=answer)), RANKS)
+    assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
+    assert outcomes(result, "q2") == [FAILED, TIMEOUT]
+
+
+@pytest.mark.parametrize(("body", "outcome"), [(WAIT, TIMEOUT), ("__import__('os')._exit(3)", DIED)])
+def test_a_cell_that_shows_two_answers_costs_only_the_one_that_hangs(
+    body: str, outcome: str, key: NotebookNode
+) -> None:
+    shown = copy.deepcopy(key)
+    for answer, line in (("q1", "moving_average([1, 2], 1)"), ("q3", "print(half(2), moving_average([1, 2], 1))")):
+        place = next(number for number, cell in enumerate(shown.cells) if grade_id_of(cell) == answer)
+        shown.cells.insert(place + 1, nbformat.v4.new_code_cell(line))
+    handed_in = submission(notebook(key, q1=f"def moving_average(numbers, width):\n    {body}\n"))
+    result = grade_one(nbformat.writes(shown), handed_in, SHORT)
+    assert [check.outcome for check in result.checks] == [outcome, outcome, PASSED, PASSED], result.notes
+    assert result.points == 20
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+def test_a_loop_that_later_questions_call_is_waited_for_once(
+    key: NotebookNode, ignore: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells and checks of q3 call the answer of q1 six times: an error at once, also in the next kernel."""
+    calls = copy.deepcopy(key)
+    calls.metadata["course"]["carry_errors"] = True  # else q3 would be judged again, with a right version of q1
+    for check in ("q3-values", "q3-hidden"):
+        cell = cell_of(calls, check)
+        cell.source = f"check.call(moving_average, [1, 2], 1)\n{cell.source}"
+        place = next(number for number, other in enumerate(calls.cells) if other is cell)
+        calls.cells[place:place] = [nbformat.v4.new_code_cell("moving_average([1, 2], 1)") for _ in range(2)]
+    body = f"{IGNORE * ignore}    {WAIT}\n"
+    handed_in = submission(notebook(calls, q1=HEAD + body))
+    waits, wait = [], Kernel._wait
+    monkeypatch.setattr(Kernel, "_wait", lambda *given: waits.append(reply := wait(*given)) or reply)
+    result = grade_one(nbformat.writes(calls), handed_in, dataclasses.replace(SHORT, wall_s=250))
+    assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT] and outcomes(result, "q3") == [FAILED, FAILED]
+    assert "moving_average was stopped before: it did not end in time" in result.of("q3")[0].message
+    assert waits.count(None) == 1 + ignore, "once for the check; once more for its end, if it ignores the interrupt"
+
+
+def test_a_flood_of_prints_reaches_nobody(grade: Grade) -> None:
+    here = psutil.Process()
+    before = here.memory_info().rss
+    flood = (
+        "for _ in range(2_000):\n    print('x' * 10_000)\nimport os\nos.write(1, b'z' * 10**7)\nprint('x' * 10**8)\n"
+    )
+    result = grade(q1=flood + MOVING_AVERAGE)
+    assert result.points == 60
+    assert here.memory_info().rss - before < 100 * MIB
+
+
+# --- cheating ---------------------------------------------------------------------------------------------------------
 
 
 def test_edited_and_deleted_checks_change_nothing(key: NotebookNode, grade: Grade) -> None:
@@ -313,9 +315,8 @@ assert not done, done
     assert [path.name for path in tmp_path.rglob("*")] == ["results"]
 
 
-@isolated
-def test_there_is_no_network_but_the_loopback(grade: Grade) -> None:
-    net = """
+PROMISES = {
+    "no network but the loopback": """
 import socket
 server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname(), 2).close()
@@ -323,53 +324,44 @@ assert [name for _, name in socket.if_nameindex()] == ["lo"]
 try: socket.create_connection(("192.0.2.1", 80), 2)
 except OSError as problem: assert problem.errno == 101, problem  # unreachable, at once
 else: raise AssertionError
-"""
-    assert grade(q1=net + MOVING_AVERAGE).points == 60
+""",
+    "a clean environment": """
+import os
+assert 'COURSE_TEST_TOKEN' not in os.environ
+assert os.environ['OMP_NUM_THREADS'] == '1'
+for pid in ('1', 'self'):
+    try: assert b'COURSE_TEST' not in open(f'/proc/{pid}/environ', 'rb').read()
+    except OSError: pass
+""",
+    "no privileges": """
+status = dict(line.split(':', 1) for line in open('/proc/self/status'))
+assert [status[name].strip('\\t\\n0') for name in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')] == [''] * 5
+assert int(status['NoNewPrivs']) == 1
+""",
+    "limits on files in memory": """
+import os
+sizes = []
+for folder in ('/tmp', '/dev/shm'):
+    try:
+        for n in range(40):
+            with open(f'{folder}/{n}', 'wb') as file: file.write(bytes(100 * 2**20))
+    except OSError as problem: sizes.append(problem.errno)
+    for n in range(40):
+        if os.path.exists(f'{folder}/{n}'): os.remove(f'{folder}/{n}')
+assert sizes == [28, 28], sizes  # no space left
+""",
+}
 
 
 @isolated
-def test_the_environment_is_clean(grade: Grade, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("look", PROMISES.values(), ids=PROMISES)
+def test_what_is_around_an_answer(grade: Grade, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
     monkeypatch.setenv("COURSE_TEST_TOKEN", "secret")
-    look = "import os\nassert 'COURSE_TEST_TOKEN' not in os.environ\nassert os.environ['OMP_NUM_THREADS'] == '1'\n"
-    look += "try: assert b'COURSE_TEST' not in open('/proc/1/environ', 'rb').read()\nexcept OSError: pass\n"
-    assert grade(q1=look + MOVING_AVERAGE).points == 60
-
-
-@isolated
-def test_there_are_no_privileges(grade: Grade) -> None:
-    look = "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
-    look += "assert int(status['CapEff'], 16) == 0 and int(status['NoNewPrivs']) == 1\n"
-    assert grade(q1=look + MOVING_AVERAGE).points == 60
+    result = grade(q1=look + MOVING_AVERAGE)
+    assert result.points == 60, result.notes
 
 
 # --- using too much ---------------------------------------------------------------------------------------------------
-
-
-@both
-def test_one_process_that_wants_too_much_memory(grade: Grade) -> None:
-    result = grade(q1=HEAD + "    return [bytearray(10**11)]\n")
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert "MemoryError" in result.of("q1")[0].message
-
-
-@both
-def test_many_processes_that_together_want_too_much_memory(grade: Grade) -> None:
-    hog = "    import os, time\n    for _ in range(6):\n        if os.fork() == 0:\n"
-    hog += "            held = bytearray(b'x') * (400 * 2**20)\n            time.sleep(60)\n            os._exit(0)\n"
-    result = grade(q1=f"{HEAD}{hog}    time.sleep(60)\n")
-    assert points(result) == {"q1": 0, "q3": 20}
-    assert (result.status, outcomes(result, "q1")) == ("memory limit", [DIED, DIED])
-
-
-@isolated
-def test_files_in_memory_are_limited(grade: Grade) -> None:
-    fill = "import os\nsizes = []\nfor folder in ('/tmp', '/dev/shm'):\n    try:\n        for n in range(40):\n"
-    fill += "            with open(f'{folder}/{n}', 'wb') as file: file.write(bytes(100 * 2**20))\n"
-    fill += "    except OSError as problem: sizes.append(problem.errno)\n"
-    fill += "    for n in range(40):\n        if os.path.exists(f'{folder}/{n}'): os.remove(f'{folder}/{n}')\n"
-    fill += "assert sizes == [28, 28], sizes  # no space left\n"
-    result = grade(q1=fill + MOVING_AVERAGE)
-    assert result.points == 60, result.notes
 
 
 BOMB = "    import os\n    while True:\n        try: os.fork()\n        except OSError: pass\n"
@@ -377,10 +369,9 @@ BOMB = "    import os\n    while True:\n        try: os.fork()\n        except O
 
 @isolated
 def test_a_fork_bomb_hurts_nobody(grade: Grade) -> None:
-    start = time.monotonic()
     result = grade(q1=HEAD + BOMB)
     assert points(result) == {"q1": 0, "q3": 20}
-    assert result.status in ("process limit", "memory limit") and time.monotonic() - start < 100
+    assert result.status in ("process limit", "memory limit")
 
 
 @isolated
@@ -393,34 +384,38 @@ def test_no_process_outlives_the_run(grade: Grade, own_session: bool) -> None:
     assert not _outlived(name)
 
 
-def test_without_isolation_no_process_outlives_the_run(grade: Grade) -> None:
-    name = f"unisolated{os.getpid()}"
-    start = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import subprocess, sys, time; "
-    start += (
-        f'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600) # {name}"], start_new_session=True)'
-    )
-    start += "'], start_new_session=True).wait()\n"
+ORPHANS = """
+import os, subprocess, sys, time
+again = f'import subprocess, sys, time; subprocess.Popen([sys.executable, "-c", "{SLEEP}"], start_new_session=True)'
+subprocess.Popen([sys.executable, '-c', again], start_new_session=True).wait()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.environ.clear()
+        with open(PID, 'w') as file: file.write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+while not os.path.exists(PID) or not os.path.getsize(PID): time.sleep(0.01)
+"""
+"""Processes of other parents, by a new program with its own session, and by a fork that says nothing of its origin."""
+
+
+@pytest.mark.parametrize("way", [sandbox.NONE], indirect=True)
+def test_without_isolation_no_process_outlives_the_run(grade: Grade, tmp_path: Path) -> None:
+    name, pid = f"unisolated{os.getpid()}", tmp_path / "pid"
+    start = f"SLEEP, PID = 'import time; time.sleep(600) # {name}', {str(pid)!r}\n{ORPHANS}"
     result = grade(q1=start + MOVING_AVERAGE)
     assert (result.points, result.isolated) == (60, False)
     assert any(note.startswith("NOT ISOLATED") for note in result.notes)
-    assert not _outlived(name)
+    assert not _outlived(name) and (sys.platform != "linux" or not psutil.pid_exists(int(pid.read_text())))
 
 
-@both
 def test_the_limit_of_the_whole_submission(grade: Grade) -> None:
-    usual_s = grade().seconds  # on this machine, now
-    limits = dataclasses.replace(QUICK, cell_s=250, wall_s=10 + 2 * usual_s)
+    grade()  # the process that kernels are forked from has started
+    limits = dataclasses.replace(QUICK, cell_s=250, wall_s=4 + 4 * grade().seconds)
     result = grade(q3=f"def half(number):\n    {WAIT}\n", limits=limits)
     assert (points(result), result.status) == ({"q1": 40, "q3": 0}, "time limit")
     assert outcomes(result, "q3") == [NOT_RUN, NOT_RUN] and outcomes(result, "q1") == [PASSED, PASSED]
-    assert result.seconds < limits.wall_s + 60
-
-
-def test_a_message_never_quotes_a_hidden_test(grade: Grade) -> None:
-    spy = "def half(number):\n    import linecache\n    text = str([linecache.cache[k] for k in linecache.cache])\n"
-    spy += "    raise AssertionError(text[text.find('one window of three, a secret') - 100:][:400])\n"
-    result = grade(q3=spy)
-    assert "secret" not in str(result)
 
 
 def _outlived(name: str) -> list[int]:

@@ -79,7 +79,7 @@ ANSWERS = {"q1": "def half(number):\n    return number / 2\n", "q2": "def double
 STUDENTS = {"Ada Lovelace": 60.0, "Grace Hopper": 100.0, "Alan Turing": 100.0}
 """Name → points before anything is adjusted: Ada did not solve question 2."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,7 @@ def test_the_guides_known_wrong_answers_lose_what_they_name(tmp_path: Path) -> N
     assert [complaints(Lab(tmp_path, "lab20_softmax"), fault) for fault in faults] == [[], []]
 
 
+@pytest.mark.nightly
 def test_every_command_runs(course: Path) -> None:
     environment = os.environ | {"PATH": f"{_commands(course)}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     with socket.socket() as probe:

@@ -22,9 +22,9 @@ from course_tools.labs import find_labs
 from course_tools.lessons import course_root
 from tests.grading.conftest import HALF, QUICK, Grade, cell_of, notebook, outcomes, points, submission
 
-pytestmark = [pytest.mark.notebook, pytest.mark.slow]
+pytestmark = pytest.mark.notebook
 both = pytest.mark.usefixtures("way")
-"""Sandboxed, and as a plain process; the rest runs plainly on every machine."""
+"""In the strongest isolation of this machine, nightly plainly as well; the rest runs plainly on every machine."""
 
 WRONG = "def moving_average(numbers, width):\n    return [0.0]\n"
 BY_WINDOW = "def half(number):\n    return moving_average([number, 0.0], 2)[0]\n"
@@ -59,7 +59,7 @@ def test_what_held_with_an_own_answer_is_not_asked_again(grade: Grade) -> None:
 
 def test_an_endless_answer_is_replaced_too(grade: Grade) -> None:
     endless = "def moving_average(numbers, width):\n    while True: pass\n"
-    result = grade(q1=endless, q3=BY_WINDOW, limits=dataclasses.replace(QUICK, cell_s=10))
+    result = grade(q1=endless, q3=BY_WINDOW, limits=dataclasses.replace(QUICK, cell_s=2))
     assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT] and outcomes(result, "q3") == [PASSED, PASSED]
 
 
@@ -175,6 +175,7 @@ def half(number):
 # --- a real lab -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly  # test_an_error_costs_its_own_question tells it of the tiny lab
 def test_an_error_in_lab_02_costs_its_own_question() -> None:
     """The last norm is forgotten in question 1, and question 2 builds on it. The rest of the lab is cut."""
     key = read_lab(find_labs(course_root(), ["lab02"])[0])

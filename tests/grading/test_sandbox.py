@@ -20,7 +20,7 @@ from course_tools.grading.sandbox.kernel import Budget, Kernel, KernelEnded
 from course_tools.grading.sandbox.limits import MIB, Limits
 from tests.grading.conftest import WAYS, end
 
-pytestmark = [pytest.mark.notebook, pytest.mark.slow]
+pytestmark = pytest.mark.notebook
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from jupyter_client.session import Session
 from course_kit.own_time import OwnTime, cannot_say, stretched
 from course_tools.grading.sandbox import mounts
 from course_tools.grading.sandbox.limits import MIB, Limits
-from course_tools.grading.sandbox.processes import NONE, Sandbox, short_folder
+from course_tools.grading.sandbox.mounts import short_folder
+from course_tools.grading.sandbox.processes import NONE, Sandbox
 
 DIED, TIMEOUT, MEMORY, PROCESSES, FILES, WALL = "died", "timeout", "memory", "processes", "files", "wall"
 _CHANNELS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}

@@ -5,7 +5,10 @@ It never sees submissions, `solutions/`, results, or anyone's home folder: they 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import shutil
 import site
 import sys
 from collections.abc import Iterator
@@ -79,3 +82,15 @@ def environment(home: str = HOME, temporary: str = "/tmp") -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "CUDA_VISIBLE_DEVICES": "",
     }
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """A private temporary folder with a short path: the path of a socket may have about 100 characters."""
+    base = Path("/tmp") if Path("/tmp").is_dir() else Path(os.environ.get("TEMP", "."))
+    path = base / f"course-{secrets.token_hex(4)}"
+    path.mkdir(0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -7,7 +7,8 @@ Two ways, the better one that works here:
   killed, its memory is watched, but it can read all that the grader can read and use the network. Results say so: NOT
   ISOLATED.
 
-Where security is concerned, a tool that many people look at beats our own: there is no third way.
+Where security is concerned, a tool that many people look at beats our own: there is no third way. In both, a kernel is
+forked from a process that has imported torch, IPython and the course, where the system can do that (see `zygote`).
 
 Memory is watched from outside, by sampling, and that is on purpose. The system's limit on address space cannot be
 used with torch, which reserves far more than it touches; the limit on data (RLIMIT_DATA, set by `launcher`) counts
@@ -35,8 +36,10 @@ from pathlib import Path
 
 import psutil
 
-from course_tools.grading.sandbox import mounts
+from course_tools.grading.sandbox import forks, mounts
+from course_tools.grading.sandbox.bubblewrap import bubblewrap_command, close_pipes, empty_sandbox
 from course_tools.grading.sandbox.limits import Limits
+from course_tools.grading.sandbox.mounts import short_folder
 
 BUBBLEWRAP, NONE = "bubblewrap", "none"
 PLAIN = "COURSE_GRADING_PLAIN"
@@ -75,9 +78,15 @@ class Sandbox:
                 own_limits["uid"] = _ALL_USERS + secrets.randbelow(2**30)
                 _give(shared, own_limits["uid"])
         _refuse_when_stopped()
-        kernel = [sys.executable, "-m", "course_tools.grading.sandbox.launcher", json.dumps(own_limits), *arguments]
-        self._process = self._start(kernel, shared)
-        self._root = psutil.Process(self._process.pid)
+        self._environment, self._folder = mounts.environment() | {MARK: self._mark}, mounts.WORK_FOLDER
+        if isolation == NONE:
+            self._environment |= mounts.environment(f"{shared}/home", f"{shared}/tmp") | _needed_by_system()
+            self._folder = f"{shared}/lab"
+            Path(self._folder).mkdir()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._fork: forks.Forked | None = None
+        self._own: set[int] = set()
+        self._start(arguments, own_limits, shared)
         _RUNNING.add(self)
         try:
             _refuse_when_stopped()  # `stop` may not have seen this one
@@ -85,33 +94,69 @@ class Sandbox:
             self.kill()
             raise
 
-    def _start(self, kernel: list[str], shared: Path) -> subprocess.Popen[bytes]:
-        environment, folder = mounts.environment() | {MARK: self._mark}, "/"
-        if self.isolation == BUBBLEWRAP:
-            kernel = bubblewrap_command(shared, self._limits.memory_bytes) + kernel
-        else:
-            environment |= mounts.environment(f"{shared}/home", f"{shared}/tmp") | _needed_by_system()
-            folder = f"{shared}/lab"
-            Path(folder).mkdir()
+    def _start(self, arguments: list[str], own_limits: dict[str, int], shared: Path) -> None:
+        """Fork the kernel where that works, else start a Python of its own."""
+        wall = bubblewrap_command(shared, self._limits.memory_bytes) if self.isolation == BUBBLEWRAP else []
+        for last in (False, True):
+            if not forks.usable():
+                break
+            zygote = forks.the_zygote()
+            try:
+                self._fork_kernel(zygote, arguments, own_limits, wall)
+                return
+            except (forks.Refused, OSError, ValueError, psutil.Error) as problem:
+                self.kill()
+                if last or not zygote.ended(1):  # one that somebody killed is replaced, once
+                    forks.refuse(str(problem))
+        kernel = [sys.executable, "-m", "course_tools.grading.sandbox.launcher", json.dumps(own_limits), *arguments]
         nowhere = subprocess.DEVNULL
-        return subprocess.Popen(
-            kernel, env=environment, cwd=folder, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+        self._process = subprocess.Popen(
+            wall + kernel,
+            env=self._environment,
+            cwd="/" if wall else self._folder,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            start_new_session=True,
         )
+        self._root = psutil.Process(self._process.pid)
+
+    def _fork_kernel(
+        self, zygote: forks.Zygote, arguments: list[str], own_limits: dict[str, int], wall: list[str]
+    ) -> None:
+        """Fork the kernel into an empty sandbox that bubblewrap makes, or into this machine."""
+        namespaces: list[int] = []
+        if wall:
+            empty = empty_sandbox(wall, self._environment)
+            self._process, self._own, namespaces = empty.process, empty.own, empty.namespaces
+            self._root = psutil.Process(empty.process.pid)
+        request = {"isolated": bool(wall), "folder": self._folder, "environment": self._environment}
+        try:
+            self._fork = zygote.fork(request | {"limits": own_limits, "arguments": arguments}, namespaces)
+        finally:
+            for fd in namespaces:
+                os.close(fd)
+
+    @property
+    def forked(self) -> bool:
+        """Whether the kernel was forked from a process that had imported everything."""
+        return self._fork is not None
 
     @property
     def alive(self) -> bool:
         """Whether the kernel still runs."""
-        return self._process.poll() is None
+        if self._fork:
+            return self._fork.alive
+        return self._process is not None and self._process.poll() is None
 
     def processes(self) -> list[psutil.Process]:
         """Every process in the sandbox, without bubblewrap's own."""
-        try:
-            found = self._root.children(recursive=True)
-        except psutil.Error:
-            return []
-        if self.isolation == NONE:
-            return [self._root, *found]
-        return [process for process in found if _name(process) != "bwrap"]
+        if self._fork is None and self.isolation == NONE:
+            return [self._root, *_below(self._root)]
+        found = _below(self._fork.keeper) if self._fork else []
+        if self._process:
+            found += (process for process in _below(self._root) if process.pid not in self._own)
+        return found if self._fork else [process for process in found if _name(process) != "bwrap"]
 
     def excess(self) -> str:
         """`memory` or `processes` when there are more than the limits allow, else nothing."""
@@ -124,24 +169,28 @@ class Sandbox:
 
     def interrupt(self) -> None:
         """Send the kernel the signal of Ctrl-C."""
-        for process in sorted(self.processes(), key=_started)[:1]:
+        kernels = [self._fork.kernel] if self._fork else sorted(self.processes(), key=_started)[:1]
+        for kernel in kernels:
             with contextlib.suppress(psutil.Error):
-                process.send_signal(signal.SIGINT)
+                kernel.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         """End every process. With bubblewrap the system does: all end with the first one of their namespace."""
-        leftover = [self._root]
-        with contextlib.suppress(psutil.Error):
-            if self.isolation == NONE:
-                leftover = self.processes()
-            else:  # bubblewrap itself then ends, and the time that its processes took is counted as our children's
-                leftover = self._root.children(recursive=True)[:1] or leftover
-        _end(leftover)
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self.isolation == NONE:
+            _end(self.processes() if self._fork or self._process else [])
+        elif self._process:  # bubblewrap itself then ends, and its processes' time is counted as our children's
+            _end(_below(self._root)[:1] or [self._root])
+        if self._process:
+            close_pipes(self._process)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._fork:
+            if not self._fork.wait(5):
+                _end([self._fork.keeper])
+            self._fork.close()
         if self.isolation == NONE:
             for _ in range(_SWEEPS):
                 if not _end(list(_marked(self._mark))):
@@ -174,35 +223,6 @@ def stop() -> None:
         sandbox.kill()
 
 
-def bubblewrap_command(shared: Path, memory_bytes: int) -> list[str]:
-    """The command line in front of the kernel's.
-
-    Everything that can be written to is in memory and has a size, except the connection folder.
-    """
-    users = [] if _is_root() else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
-    command = [shutil.which("bwrap") or "bwrap", *users, "--unshare-pid", "--unshare-net", "--unshare-ipc"]
-    command += ["--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]
-    folders = [*mounts.read_only(), *mounts.root_folders()]
-    caches = [(path, Path(mounts.HOME, "matplotlib", path.name)) for path in mounts.font_caches()]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for folder in ("/dev/shm", "/tmp"):  # first: Python itself may be somewhere below /tmp
-        command += ["--perms", "1777", "--size", str(memory_bytes), "--tmpfs", folder]
-    for parent in _parents([*folders, Path(mounts.KERNEL_FOLDER)]):
-        command += ["--perms", "0755", "--dir", str(parent)]  # bubblewrap itself makes them unreadable to others
-    for folder in folders:
-        command += ["--ro-bind", str(folder), str(folder)]
-    for target, link in mounts.root_links():
-        command += ["--symlink", target, str(link)]
-    for folder in mounts.masked():
-        command += ["--tmpfs", str(folder)]
-    for folder in (mounts.WORK_FOLDER, mounts.HOME, f"{mounts.HOME}/matplotlib"):
-        command += ["--perms", "1777", "--dir", folder]
-    for source, target in caches:
-        command += ["--ro-bind", str(source), str(target)]
-    command += ["--bind", str(shared), mounts.KERNEL_FOLDER, "--remount-ro", "/dev", "--remount-ro", "/"]
-    return [*command, "--chdir", mounts.WORK_FOLDER, "--"]
-
-
 def best_isolation() -> str:
     """The way in which submissions run on this machine."""
     return BUBBLEWRAP if not os.environ.get(PLAIN) and bubblewrap_works() else NONE
@@ -221,24 +241,6 @@ def bubblewrap_works() -> bool:
     return False
 
 
-@contextlib.contextmanager
-def short_folder() -> Iterator[Path]:
-    """A private temporary folder with a short path: the path of a socket may have about 100 characters."""
-    base = Path("/tmp") if Path("/tmp").is_dir() else Path(os.environ.get("TEMP", "."))
-    path = base / f"course-{secrets.token_hex(4)}"
-    path.mkdir(0o700)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _parents(paths: list[Path]) -> list[Path]:
-    """Folders above these paths that nothing else provides, outermost first."""
-    found = {parent for path in paths for parent in path.parents if parent not in (Path("/"), Path("/tmp"))}
-    return sorted(parent for parent in found if not any(parent.is_relative_to(path) for path in paths))
-
-
 def _give(folder: Path, uid: int) -> None:
     for path in (folder, *folder.iterdir()):
         os.chown(path, uid, uid)
@@ -251,6 +253,14 @@ def _is_root() -> bool:
 def _needed_by_system() -> dict[str, str]:
     """Variables without which Windows starts nothing."""
     return {name: os.environ[name] for name in ("SYSTEMROOT", "TEMP", "TMP") if name in os.environ and os.name == "nt"}
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    """All descendants."""
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
 
 
 def _started(process: psutil.Process) -> float:
