@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -13,7 +14,7 @@ from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
-GIVEN = {"global_batch": 64, "micro_batch": 4}
+GIVEN: dict[str, Any] = {"global_batch": 64, "micro_batch": 4}
 
 
 @pytest.fixture

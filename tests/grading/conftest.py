@@ -22,6 +22,7 @@ from course_tools.grading.sandbox import processes as sandbox
 from course_tools.grading.sandbox.limits import MIB, Limits
 from course_tools.labs import Lab
 
+READS = ("tests/grading/tiny/**/*", "course_tools/**/*", "solutions/src/*.py", "INSTRUCTORS.md", "README.md")
 TINY = Lab(Path(__file__).with_name("tiny"), "lab90_tiny")
 MOVING_AVERAGE = """\
 def moving_average(numbers, width):
