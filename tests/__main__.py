@@ -6,9 +6,9 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +23,8 @@ RESULT = re.compile(
 )
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """A variable that the tests must not have: hundreds of processes would compile all packages anew, seconds in each."""
+REPORTS = ROOT / "build" / "check"
+"""What pytest reports of the last check, in JUnit's format."""
 COUNTS = "COURSE_TEST_COUNTS"
 """A variable with the file into which the tests write how many wait, by marker."""
 PASSED, FAILED, STOPPED, MISSING, NOT_HERE = "passed", "FAILED", "STOPPED", "did not run", "not for this system"
@@ -48,11 +50,12 @@ def main() -> int:
     except ValueError as problem:
         parser.error(str(problem))
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = run(plan, Path(folder))
-        counts = Path(folder) / "counts.json"
-        waiting = json.loads(counts.read_text()) if counts.exists() else {}
-        print_time(Path(folder), by_lesson=plan.everything)
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    rows = run(plan, REPORTS)
+    counts = REPORTS / "counts.json"
+    waiting = json.loads(counts.read_text()) if counts.exists() else {}
+    print_time(REPORTS, by_lesson=plan.everything)
     return report(rows, time.perf_counter() - begin, waiting if not plan.everything else {})
 
 

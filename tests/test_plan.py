@@ -89,6 +89,7 @@ def test_a_check_can_end_green_on_every_system(
     )
     needs = [dataclasses.replace(need, problem=lambda: "") for need in (BROWSER, SANDBOX)]
     monkeypatch.setattr(Plan, "needs", needs)
+    monkeypatch.setattr(command, "REPORTS", tmp_path / "reports")
     monkeypatch.setattr(plan, "worker_count", lambda: 1)
     monkeypatch.setattr(command, "asked_for", lambda words: Plan("all" in words, (str(tmp_path),), beside=()))
     monkeypatch.setenv("CI", "true")

@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.browser.jupyterlab import JupyterLab
 
+READS = ("lessons/*.ipynb", "lessons/src/*.py", "course_pages/lesson*/*")
 pytestmark = pytest.mark.browser
 
 EXPLORER = ".jp-OutputArea-output .bit-explorer"

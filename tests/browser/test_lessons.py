@@ -15,6 +15,7 @@ from playwright.sync_api import Locator, expect
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab
 from tests.pages.explorers import EXPLORERS, shown_by
 
+READS = ("lessons/*.ipynb", "lessons/src/*.py", "course_pages/lesson*/*")
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))

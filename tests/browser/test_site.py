@@ -21,6 +21,7 @@ from course_tools.site.build import build_site
 from tests.browser.conftest import TOUCH
 from tests.browser.jupyterlab import REPOSITORY
 
+READS = ("course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*", "docs/**/*", "*.md")
 pytestmark = pytest.mark.browser
 
 PHONE = {"width": 360, "height": 780}

@@ -10,6 +10,7 @@ from playwright.sync_api import Page
 
 from tests.browser.test_site import READY, reader, site  # noqa: F401 (fixtures)
 
+READS = ("course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*", "docs/**/*", "*.md")
 pytestmark = [pytest.mark.browser, pytest.mark.nightly]
 
 PARTS = ["skip", "header", "side", "crumbs", "article", "after"]

@@ -11,6 +11,7 @@ from course_tools.lessons import find_lessons
 from course_tools.site.lecture import write_lecture
 from tests.browser.jupyterlab import REPOSITORY
 
+READS = ("course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*", "docs/**/*", "*.md")
 pytestmark = [pytest.mark.browser, pytest.mark.nightly]
 
 OUTSIDE = """() => [...document.querySelectorAll('.slide.now .content, .slide.now .content *')].filter((node) => {

@@ -18,6 +18,7 @@ from tests.browser.conftest import MOUNT, TOUCH
 from tests.browser.jupyterlab import REPOSITORY, executed
 from tests.pages.explorers import EXPLORERS, make, shown_by, words_of
 
+READS = ("lessons/*.ipynb", "lessons/src/*.py", "course_pages/lesson*/*")
 pytestmark = pytest.mark.browser
 
 STATE = re.compile(r'<script type="application/vnd\.jupyter\.widget-state\+json">(.*?)</script>', re.DOTALL)

@@ -25,6 +25,7 @@ from course_tools.grading.sandbox.limits import Limits
 
 from .conftest import QUICK, notebook, submission
 
+READS = ("course_*/**/*",)
 pytestmark = pytest.mark.timeout(300)
 
 

@@ -11,6 +11,8 @@ import traitlets
 from course_kit.notebook.explorer import Control, Explorer, listed
 from tests.pages.explorers import EXPLORERS
 
+READS = ("course_kit/notebook/*", "course_pages/lesson*/*")
+
 
 def test_the_scripts_stand_in_the_order_in_which_they_are_needed() -> None:
     text = EXPLORERS["BitExplorer"].text("js")

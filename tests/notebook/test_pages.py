@@ -10,6 +10,7 @@ import pytest
 
 from course_tools.author.source import read_cells
 
+READS = ("lessons/src/*.py", "solutions/src/*.py", "lessons/*.ipynb", "labs/*/*.ipynb", "solutions/*/*.ipynb")
 ROOT = Path(__file__).parents[2]
 SHOWN = {"show", "compare", "self_check"}
 

@@ -12,6 +12,8 @@ import torch
 import course_pages
 from course_kit.notebook.explorer import Explorer
 
+READS = ("course_pages/lesson*/*", "course_kit/notebook/*")
+
 
 def _explorers() -> dict[str, Any]:
     files = sorted(Path(str(course_pages.__file__)).parent.glob("lesson*/explorer.py"))

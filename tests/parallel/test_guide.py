@@ -9,6 +9,7 @@ import pytest
 
 from course_kit import ranks
 
+READS = ("docs/using_the_library.md",)
 GUIDE = Path(__file__).parents[2] / "docs/using_the_library.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), re.M | re.S)
 

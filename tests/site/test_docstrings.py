@@ -14,6 +14,7 @@ from docutils.core import publish_doctree
 
 from course_tools.site.reference import rest_of
 
+READS = ("course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*", "docs/**/*", "*.md")
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(path for package in ("course_lib", "course_kit") for path in (ROOT / package).rglob("*.py"))
 QUIET = {"report_level": 5, "halt_level": 5, "default_role": "code"}

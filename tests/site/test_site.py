@@ -22,6 +22,7 @@ from course_tools.site import reference as library
 from course_tools.site.maths import mathml
 from course_tools.site.sources import sources_of
 
+READS = ("course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*", "docs/**/*", "*.md")
 ROOT = Path(__file__).parents[2]
 LESSON = "07_data_parallelism"
 

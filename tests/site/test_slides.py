@@ -14,6 +14,7 @@ from course_tools.lessons import all_lessons
 from course_tools.site.lecture import slides_of, write_lecture
 from course_tools.site.prose import points_of
 
+READS = ("course_*/**/*", "lessons/**/*", "labs/**/*", "solutions/src/*", "docs/**/*", "*.md")
 ROOT = Path(__file__).parents[2]
 
 

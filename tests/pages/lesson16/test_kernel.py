@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_pages.lesson16 import kernel
 
+READS = ("lessons/src/16_*.py",)
 PAGE = Path(__file__).parents[3] / "lessons/src/16_one_device_fast.py"
 
 

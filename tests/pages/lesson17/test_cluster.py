@@ -23,6 +23,7 @@ from course_lib.predict.planner import Cluster, Plan
 from course_pages.lesson17 import capstone, machine
 from course_pages.lesson17.capstone import Layout, Training
 
+READS = ("docs/cluster/*", "docs/torchrun.md")
 FOLDER = Path(__file__).parents[3] / "docs/cluster"
 SLURM, KUBERNETES = FOLDER / "capstone.sbatch", FOLDER / "capstone.yaml"
 
