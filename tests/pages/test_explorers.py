@@ -185,4 +185,7 @@ def test_its_words_hold_the_numbers_that_matter(name: str, given: dict[str, Any]
 
 
 def test_every_explorers_words_are_looked_at() -> None:
-    assert set(EXPLORERS) - {name for name, *_ in TOLD} == set(), "a row of TOLD says what its words must hold"
+    told = {name for name, *_ in TOLD}
+    own = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("lesson*/test_explorer.py"))
+    silent = [name for name in EXPLORERS if name not in told and not re.search(rf"\b{name}\(.*\)\s+.*_told\(\)", own)]
+    assert not silent, "a row of TOLD, or a test of its own, says what its words must hold"
