@@ -20,7 +20,7 @@ from course_tools.grading.sandbox.kernel import Budget, Kernel, KernelEnded
 from course_tools.grading.sandbox.limits import MIB, Limits
 from tests.grading.conftest import WAYS, end
 
-READS = ("course_*/**/*.py",)
+READS = ("course_*/**/*",)
 pytestmark = pytest.mark.notebook
 
 
