@@ -46,6 +46,7 @@ def states(notebook: nbformat.NotebookNode) -> dict[str, dict[str, Any]]:
     return dict(zip(EXPLORERS, (each["state"] for each in stored), strict=True))
 
 
+@pytest.mark.nightly  # the site has the same page, and a test that touches each of them
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_an_exported_page_holds_a_living_explorer(states: dict[str, dict[str, Any]], name: str, page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""

@@ -188,6 +188,7 @@ def test_deadlocked_ranks_cost_their_question_and_bounded_time(full_key: Noteboo
     assert "waits in all_reduce" in result.of("q2")[0].message
 
 
+@pytest.mark.nightly
 def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> None:
     answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
     limits = dataclasses.replace(RANKS, cell_s=8)  # the ranks' own first process imports torch
@@ -221,7 +222,7 @@ def test_a_cell_that_shows_two_answers_costs_only_the_one_that_hangs(
     assert result.points == 20
 
 
-@pytest.mark.parametrize("ignore", [False, True])
+@pytest.mark.parametrize("ignore", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_loop_that_later_questions_call_is_waited_for_once(
     key: NotebookNode, ignore: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_new_cell_of_what_varies_gives_new_outputs_to_the_others_too(lesson: L
     assert old[3].id == new[3].id and old[3].outputs != new[3].outputs
 
 
+@pytest.mark.nightly
 def test_the_lesson_in_the_guide_builds_and_its_claim_holds(tmp_path: Path) -> None:
     (source,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
     lesson = make_course(tmp_path, source)

@@ -53,7 +53,7 @@ def test_parity_holds_under_diagnosis():
     parity(Staged, Pipeline, problem(4), "sgd", name="1f1b")
 
 
-@on_ranks(2, 4, diagnose=False)
+@on_ranks(4, nightly=(2,), diagnose=False)
 def test_bytes_held_and_sent_and_weights_used_are_the_papers():
     """Activations in flight, messages to the neighbours, backward passes that are really split, PipeDream's recurrence.
 

@@ -135,7 +135,7 @@ def every_layout(training: Training, world_size: int) -> list[Layout]:
     return [*found, *AGAIN] if world_size == 2 else found
 
 
-@pytest.mark.parametrize("world_size", [1, 2, pytest.param(4, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("world_size", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 4))])
 def test_every_layout_has_the_loss_of_one_process_after_each_step(world_size: int) -> None:
     layouts = every_layout(SMALL, world_size)
     if world_size == 2:
