@@ -25,6 +25,7 @@ from course_tools.labs import Lab
 from tests.labs.faults import read_faults
 from tests.labs.running import complaints
 
+READS = ("course_*/**/*", "docs/*")
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "INSTRUCTORS.md"
 LAB = "lab01_block_formats"

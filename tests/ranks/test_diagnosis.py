@@ -13,7 +13,7 @@ RIGHT = programs("right")
 @pytest.mark.parametrize("diagnose", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.filterwarnings("ignore")
 def test_a_right_program_is_left_in_peace(cell: Cell, program: str, diagnose: bool) -> None:
-    ranks.run(cell(RIGHT[program].source), diagnose=diagnose, **RIGHT[program].options)
+    ranks.run(cell(RIGHT[program].source), **{"diagnose": diagnose, **RIGHT[program].options})
 
 
 def test_without_diagnosis_torch_is_untouched(cell: Cell) -> None:
