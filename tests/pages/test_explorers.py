@@ -23,6 +23,7 @@ from course_kit.notebook.explorer import listed
 from course_lib.numerics.formats import FP8_E4M3FN, FP16
 from tests.pages.explorers import EXPLORERS, NEEDED, make, words_of
 
+READS = ("tests/pages/lesson*/test_explorer.py",)
 HERE = Path(base.__file__).parent
 PAGES = Path(__file__).parents[2] / "course_pages"
 SHARED = {kind: (HERE / f"explorer.{kind}").read_text("utf-8") for kind in ("js", "css")}
