@@ -55,7 +55,7 @@ EVERYBODYS = {"TAUGHT", "folders"}
 
 def imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that a file imports, also inside functions."""
-    return names_imported(ast.parse(path.read_text("utf-8")), package)
+    return names_imported(ast.walk(ast.parse(path.read_text("utf-8"))), package)
 
 
 def imports(root: Path, package: str) -> Iterator[tuple[Path, int, str]]:

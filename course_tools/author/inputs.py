@@ -15,7 +15,7 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -39,13 +39,18 @@ def inputs(files: Iterable[Path], root: Path, *, read: bool = True) -> set[Path]
     root = root.resolve()
     first = {file.resolve() for file in files}
     found, waiting = set[Path](), [*first]
+    followed, folders = set[str](), {root}
     while waiting:
         file = waiting.pop()
         if file not in found:
             found.add(file)
             if file.suffix == ".py":
-                imported, declared = _direct(file, root)
-                waiting += imported + (declared if read or file not in first else [])
+                names, globs = _words(file, file.relative_to(root).parts[:-1], file.stat().st_mtime_ns)
+                modules = {path for name in names - followed for path in _files(name, root)}
+                new = {module.parent for module in modules} - folders
+                followed, folders = followed | names, folders | new
+                waiting += [*modules, *(data for folder in new for data in _beside(folder))]
+                waiting += _declared(globs, root) if read or file not in first else []
     return found
 
 
@@ -74,9 +79,9 @@ def is_stale(notebook: NotebookNode, source: Path, root: Path) -> bool:
     return notebook.metadata.get(KEY, {}).get("inputs") != digest(source, root)
 
 
-def imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+def imports(nodes: Iterable[ast.AST], package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that a module of `package` imports, also inside functions."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,27 +90,22 @@ def imports(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, s
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
 
 
-def _direct(file: Path, root: Path) -> tuple[list[Path], list[Path]]:
-    """The files that a Python file imports or names in a string, with the data beside them; those that it declares."""
-    names, globs = _words(file, file.relative_to(root).parts[:-1], file.stat().st_mtime_ns)
-    modules = [path for name in names for path in _files(name, root)]
-    folders = {module.parent for module in modules} - {root}
-    data = [path for folder in folders for path in _beside(folder)]
-    return modules + data, [path.resolve() for glob in globs for path in root.glob(glob) if path.is_file()]
-
-
 @functools.lru_cache(4096)
-def _words(file: Path, package: tuple[str, ...], _changed_at: int) -> tuple[list[str], list[str]]:
-    """The modules of the course that a Python file imports or names, and the globs that it declares."""
+def _words(file: Path, package: tuple[str, ...], _changed_at: int) -> tuple[set[str], list[str]]:
+    """The modules of the course that a Python file imports or names, and the globs of its line `READS = (...)`."""
     tree = ast.parse(file.read_text("utf-8"))
-    names = {name for _, name in imports(tree, package)} | set(_named(tree))
-    return [name for name in names if name.split(".")[0] in PACKAGES], list(_declared(tree))
+    nodes = [*ast.walk(tree)]
+    names = {name for _, name in imports(nodes, package)} | set(_named(nodes))
+    lines = [node for node in tree.body if isinstance(node, ast.Assign)]
+    declared = [line.value for line in lines if [getattr(each, "id", "") for each in line.targets] == ["READS"]]
+    globs = [glob for value in declared for glob in ast.literal_eval(value)]
+    return {name for name in names if name.split(".")[0] in PACKAGES}, globs
 
 
-def _named(tree: ast.Module) -> Iterator[str]:
+def _named(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Modules that stand in a string, as in a script for another process: the course's, and what follows `-m`."""
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             yield from _MODULE.findall(node.value)
         elif isinstance(node, ast.List | ast.Tuple):
@@ -114,11 +114,9 @@ def _named(tree: ast.Module) -> Iterator[str]:
                 yield from (word, f"{word}.__main__")
 
 
-def _declared(tree: ast.Module) -> Iterator[str]:
-    """The globs of a module's line `READS = (...)`."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["READS"]:
-            yield from ast.literal_eval(node.value)
+def _declared(globs: Iterable[str], root: Path) -> list[Path]:
+    """The files that a line `READS = (...)` means."""
+    return [path.resolve() for glob in globs for path in root.glob(glob) if path.is_file()]
 
 
 def _files(name: str, root: Path) -> Iterator[Path]:

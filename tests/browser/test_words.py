@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from course_pages.lesson14.explorer import bowls_table
+from course_pages.lesson14.explorer import TIMES, bowl
 from tests.browser.shown import Shown, alone_on_the_page
 
 pytestmark = pytest.mark.browser
 
 STATUS = "[role=status]"
 FORWARD = 'role=button[name="one tile forward"]'
-CHINCHILLA = bowls_table()["Chinchilla, 240 runs"][-1]["best"][2]
+CHINCHILLA = bowl("Chinchilla, 240 runs", TIMES[-1])["best"][2]
 A100 = {"model": "GPT-3 6.7B", "ranks": 8, "gpu": "A100 40GB"}
 
 PLACES: list[tuple[str, dict[str, Any], list[tuple[str, Any]]]] = [

@@ -27,7 +27,9 @@ READS = ("tests/pages/lesson*/test_explorer.py",)
 HERE = Path(base.__file__).parent
 PAGES = Path(__file__).parents[2] / "course_pages"
 SHARED = {kind: (HERE / f"explorer.{kind}").read_text("utf-8") for kind in ("js", "css")}
-LIMITED = [(name, control) for name in EXPLORERS for control, each in make(name).controls().items() if each.limit]
+LIMITED = [
+    (name, control) for name, kind in EXPLORERS.items() for control, each in kind.controls().items() if each.limit
+]
 MOST_BYTES = {"CubeExplorer": 40_000, "ExpertsExplorer": 15_000, "RestartExplorer": 8_000, "MapExplorer": 100_000,
               "PipelineExplorer": 110_000}  # fmt: skip
 """Of a table, where it is not 60,000."""
