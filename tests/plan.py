@@ -128,7 +128,9 @@ def place(word: str) -> str:
 
 
 def worker_count() -> int:
-    """As many workers as processors that this process may use, at most eight."""
-    if hasattr(os, "sched_getaffinity"):  # what `os.process_cpu_count` of Python 3.13 asks, too
-        return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
-    return min(os.cpu_count() or 1, MOST_WORKERS)
+    """One worker more than processors that this process may use, at most eight: a fifth of a worker's time is waiting.
+
+    It waits for kernels to start, for browsers, for limits to be over.
+    """
+    here = hasattr(os, "sched_getaffinity")  # what `os.process_cpu_count` of Python 3.13 asks, too
+    return min((len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1) + 1, MOST_WORKERS)

@@ -160,8 +160,8 @@ def test_what_waits_is_left_out_by_its_marker_and_nothing_else() -> None:
     assert "-n" in runs["tests"] and "-n" not in runs["timed"], "what reads a clock runs alone"
 
 
-@pytest.mark.parametrize(("have", "expected"), [(1, 1), (2, 2), (8, 8), (64, 8)])
-def test_as_many_workers_as_processors_and_eight_at_most(
+@pytest.mark.parametrize(("have", "expected"), [(1, 2), (2, 3), (7, 8), (64, 8)])
+def test_one_worker_more_than_processors_and_eight_at_most(
     monkeypatch: pytest.MonkeyPatch, have: int, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(have)), raising=False)

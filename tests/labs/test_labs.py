@@ -27,6 +27,8 @@ FAULTS = {lab: read_faults(ROOT / "tests" / "mutants" / lab.number) for lab in L
 
 pytestmark = pytest.mark.timeout(600)
 each_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+as_students = pytest.mark.usefixtures("unchecked_shapes")
+"""Without the tests' checks of shapes, which would take a third of the time."""
 
 
 def known_wrong() -> Iterator[Any]:
@@ -60,6 +62,7 @@ def test_stored_notebooks_are_those_of_the_source(lab: Lab) -> None:
 
 
 @each_lab
+@as_students
 def test_stubs_get_no_point_and_are_told_so(lab: Lab) -> None:
     failures = run_lab(lab, stubs=True)
     assert set(failures) == set(all_checks(lab))
@@ -68,6 +71,7 @@ def test_stubs_get_no_point_and_are_told_so(lab: Lab) -> None:
 
 
 @each_lab
+@as_students
 def test_the_solution_gets_every_point_and_hidden_checks_vary_all_arguments(lab: Lab, tmp_path: Path) -> None:
     varied = Varied(tmp_path / "notes")
     assert run_lab(lab, varied=varied) == {}
@@ -85,7 +89,7 @@ def explained_exactly(found: Any, reasons: dict[str, str], what: str) -> None:
 
 
 @pytest.mark.parametrize(("lab", "fault"), ANSWERS)
-@pytest.mark.usefixtures("unchecked_shapes", "impatient", "terminal")
+@as_students
+@pytest.mark.usefixtures("impatient", "terminal")
 def test_a_known_wrong_answer_loses_its_points(lab: Lab, fault: Fault) -> None:
-    """Students have no shape checks, which would take a third of the time."""
     assert complaints(lab, fault) == []
