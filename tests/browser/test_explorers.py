@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.shown import Shown, alone_on_the_page
+from tests.browser.shown import SET, Shown, alone_on_the_page
 from tests.pages.explorers import EXPLORERS, places
 
 pytestmark = pytest.mark.browser
@@ -76,10 +76,31 @@ TOO_WIDE = """([root, places, onPurpose]) => places.flatMap((place) => {
     return cut.length || sideways > 0 ? [{ sideways, cut: cut.map((node) => node.className), place }] : [];
 })"""
 """Where the page scrolls sideways, or something is wider than its room."""
+FAINT = """([root, dark, least]) => {
+    [document.body.style.background, document.body.style.color] = dark ? ['#111', '#eee'] : ['#fff', '#222'];
+    const canvas = Object.assign(document.createElement('canvas'), { width: 1, height: 1 }).getContext('2d');
+    const luminance = (layers) => {
+        for (const layer of layers) { canvas.fillStyle = layer; canvas.fillRect(0, 0, 1, 1); }
+        const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((c) => c / 255)
+            .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const inkOf = (node) => getComputedStyle(node).webkitTextFillColor;
+    const contrast = (node) => {
+        const behind = [], color = inkOf(node);
+        for (let at = node; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
+        const [a, b] = [luminance(behind), luminance([...behind, color])].sort((a, b) => a - b);
+        return (b + 0.05) / (a + 0.05);
+    };
+    const says = (node) => [...node.childNodes].some((each) => each.nodeType === 3 && /[\\p{L}\\p{N}]/u.test(each.data));
+    return [...root.querySelectorAll('*:not(svg *, option, :disabled, style, script)')]
+        .filter((node) => says(node) && node.checkVisibility() && inkOf(node) !== 'rgba(0, 0, 0, 0)')
+        .filter((node) => contrast(node) < least)
+        .map((node) => [contrast(node).toFixed(1), node.className, node.textContent.slice(0, 40)]);
+}"""
+"""Words that stand out too little from what lies behind them; not those in a drawing, and none that are clear."""
 ON_PURPOSE = "svg, svg *, option, .ax-line, .ex-longer, .bx-bit, .px-bar, .xp-cell"
 """A line that stands out, a bar that fades out, and cells whose words a narrow page cuts."""
-NARROWEST = {"MapExplorer": 430}
-"""Where it is not 340 pixels."""
 
 
 def one_of(page: Page, errors: list[str], name: str) -> Iterator[Shown]:
@@ -112,6 +133,14 @@ def test_every_control_and_drawing_has_a_name(shown: Shown, unnamed: Callable[[L
         expect(shown.root.get_by_role(role, name=words), words).to_have_count(1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_have_contrast(shown: Shown, dark: bool) -> None:
+    """At least 4.5 to 1, by day and by night, at first and further on (WCAG 1.4.3)."""
+    for place in ({}, *places(shown.name, 3)):
+        shown.page.evaluate(SET, [shown.name, place, True])
+        assert shown.page.evaluate(FAINT, [shown.root.element_handle(), dark, 4.5]) == [], place
+
+
 def test_nothing_sticks_out(shown: Shown) -> None:
     """At first, with all controls at their first, last and longest values, and at places drawn at random."""
     told = shown.controls.items()
@@ -119,9 +148,8 @@ def test_nothing_sticks_out(shown: Shown) -> None:
     longest = {name: max(zip(each["words"], each["values"]), key=lambda pair: len(pair[0]))[1] for name, each in told}
     at = [{}, *ends, longest, *places(shown.name, 3)]
     for width in WIDTHS:
-        if width >= NARROWEST.get(shown.name, 0):
-            shown.page.set_viewport_size({"width": width, "height": 900})
-            assert shown.page.evaluate(TOO_WIDE, [shown.root.element_handle(), at, ON_PURPOSE]) == [], width
+        shown.page.set_viewport_size({"width": width, "height": 900})
+        assert shown.page.evaluate(TOO_WIDE, [shown.root.element_handle(), at, ON_PURPOSE]) == [], width
 
 
 def test_moves_are_told_drawn_and_reach_python_and_python_moves_the_same(moved: Shown) -> None:
