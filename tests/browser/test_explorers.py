@@ -92,7 +92,8 @@ FAINT = """([root, dark, least]) => {
         const [a, b] = [luminance(behind), luminance([...behind, color])].sort((a, b) => a - b);
         return (b + 0.05) / (a + 0.05);
     };
-    const says = (node) => [...node.childNodes].some((each) => each.nodeType === 3 && /[\\p{L}\\p{N}]/u.test(each.data));
+    const says = (node) => [...node.childNodes].some(
+        (each) => each.nodeType === 3 && /[\\p{L}\\p{N}]/u.test(each.data));
     return [...root.querySelectorAll('*:not(svg *, option, :disabled, style, script)')]
         .filter((node) => says(node) && node.checkVisibility() && inkOf(node) !== 'rgba(0, 0, 0, 0)')
         .filter((node) => contrast(node) < least)
