@@ -9,7 +9,7 @@ from course_kit import cells
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """IPython's shell after three cells, of which the second ran again as the third; the first entry stands for none."""
+    """IPython's shell after three cells, of which the second ran twice; the first entry stands for none."""
     shell = SimpleNamespace(history_manager=SimpleNamespace(input_hist_parsed=["", "a = 1\n", "b = 2", "b = 2"]))
     monkeypatch.setattr(cells, "running_shell", lambda: shell)
     return shell
