@@ -713,8 +713,8 @@ else:
     train_step(on_gpu, adam, there)
     torch.cuda.memory._dump_snapshot("snapshot.pickle")
     allocated = Bytes(torch.cuda.max_memory_allocated())
-    due = predict.peak(setup.with_(device="cuda")).total + workspaces
-    compare(predicted=due, measured=allocated, name="peak on the card", tolerance=0.01)
+    expected = predict.peak(setup.with_(device="cuda")).total + workspaces
+    compare(predicted=expected, measured=allocated, name="peak on the card", tolerance=0.01)
     print(f"of it workspaces: {workspaces:.1MiB}")
 
 # %% tags=["varies"]
