@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 _CELL = re.compile(r"ipykernel_|ipython-input-|^<(?!frozen )")
-_NUMBERED = re.compile(r"^<ipython-input-(\d+)")
+_NUMBERED = re.compile(r"ipython-input-(\d+)-")
 
 
 def is_cell(filename: str) -> bool:
@@ -24,10 +24,18 @@ def is_cell(filename: str) -> bool:
 
 def cell_label(filename: str) -> str:
     """The words for a cell in a message: `cell [5]` when IPython knows its number, else `cell`."""
-    if match := _NUMBERED.match(filename):
+    if match := _NUMBERED.search(filename):
         return f"cell [{match[1]}]"
-    number = getattr(getattr(running_shell(), "compile", None), "_filename_map", {}).get(filename)
+    number = _number(filename)
     return "cell" if number is None else f"cell [{number}]"
+
+
+def _number(filename: str) -> int | None:
+    """The number of a cell's last run, found by its text: IPython 7, which Colab has, keeps no other trace of it."""
+    source = "".join(linecache.getlines(filename)).rstrip("\n")
+    ran = getattr(getattr(running_shell(), "history_manager", None), "input_hist_parsed", [])
+    numbers = [number for number, text in enumerate(ran) if number and text.rstrip("\n") == source]
+    return numbers[-1] if numbers else None
 
 
 def remember(filename: str, source: str) -> None:

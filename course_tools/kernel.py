@@ -98,7 +98,7 @@ def execute(
         notebook,
         kernel_name="python3",
         kernel_manager_class=ThisPythonsKernels,
-        timeout=timeout_s,
+        timeout_func=lambda cell: timeout_s,  # its `timeout` wants a whole number
         startup_timeout=120,
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 import course_lib
 from course_tools import TAUGHT
-from tests.test_packaging import COLAB
+from tests.test_packaging import COLAB, COLAB_LIST
 
 ROOT = Path(__file__).parents[1]
 READS = (".github/**/*", "*.md", "*.cff", "*.yaml", "docs/*", "changelog.d/*", "course_*/**/*.py", "tests/*/*.py")
@@ -46,13 +47,25 @@ def test_the_check_runs_on_three_systems_and_on_every_python_that_is_claimed() -
     assert f"for Python {pythons[0]} to {pythons[-1]}" in (ROOT / "constraints.txt").read_text("utf-8")
 
 
-def test_the_weekly_run_takes_the_versions_that_the_package_promises_to_accept() -> None:
-    text = (ROOT / ".github" / "workflows" / "colab.yml").read_text("utf-8")
-    wanted = {name: SpecifierSet(version) for name, version in re.findall(r"'(\w+)(==[\d.*]+)'", text)}
-    assert {"torch", "numpy", "ipywidgets"} == set(wanted)
-    assert all(COLAB[name] in versions for name, versions in wanted.items())
-    (left_out,) = re.findall(r"grep -vE '\^\((.+?)\)=='", text)
-    assert set(wanted) <= set(left_out.split("|"))  # a pin in constraints.txt rules out other versions
+def test_the_weekly_run_installs_colabs_list_and_everything_else_as_pinned(tmp_path: Path) -> None:
+    steps = read(".github/workflows/colab.yml")["jobs"]["notebooks"]["steps"]
+    (pinning,) = (step["run"] for step in steps if "pins.txt" in step.get("run", "") and "pip" not in step["run"])
+    environment = {**os.environ, "RUNNER_TEMP": str(tmp_path)}
+    subprocess.run(["bash", "-euo", "pipefail", "-c", pinning], cwd=ROOT, env=environment, check=True)
+    (python,) = (step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", ""))
+    assert f"with Python {python}:" in COLAB_LIST.read_text("utf-8")
+    lines = (tmp_path / "pins.txt").read_text("utf-8").splitlines()
+    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
+    usual = (line.split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if "==" in line)
+    wanted = dict(usual) | COLAB
+    del wanted["jupyterlab-widgets"]
+    assert len(pins) == len(dict(pins)) and dict(pins) == wanted
+
+
+def test_colabs_list_says_from_where_and_when_it_is() -> None:
+    text = COLAB_LIST.read_text("utf-8")
+    assert "github.com/googlecolab/backend-info" in text and re.search(r"\b20\d\d-\d\d-\d\d\b", text)
+    assert {"torch", "triton", "ipython", "ipykernel", "jupyter-client", "matplotlib", "ipywidgets"} <= set(COLAB)
 
 
 def test_actions_are_taken_by_major_version_and_may_not_write() -> None:

@@ -1,7 +1,11 @@
-"""A map of the allocator's segments: blocks in use and free ones, of which none may be large enough for a request."""
+"""A map of the allocator's segments, blocks in use and free ones; the hill that a GPU's own allocator wrote down."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 from matplotlib.patches import Patch
 
 from course_kit.notebook.picture import GRID, INK, MUTED, SERIES, Picture, legend, new_figure
@@ -43,3 +47,20 @@ def segment_map(card: CachingAllocator, *, wanted: Bytes | None = None, caption:
         f"{card.reserved - card.allocated}; the largest free piece has {card.largest_free}."
     )
     return Picture(figure, caption=caption, alt=alt + (f" Wanted: {wanted}." if wanted else ""))
+
+
+def allocator_hill(history: Sequence[Mapping[str, Any]], before: int) -> Picture:
+    """All blocks that are alive, from one event of the allocator to the next.
+
+    Args:
+        history: a device's trace of `torch.cuda.memory._snapshot()`.
+        before: bytes that were alive when it began.
+    """
+    signs = {"alloc": 1, "free_completed": -1}
+    changes = [signs[event["action"]] * event["size"] for event in history if event["action"] in signs]
+    alive = np.cumsum([before, *changes]) / 2**20
+    figure, (axes,) = new_figure()
+    axes.fill_between(range(len(alive)), alive, step="post", color=SERIES[0], linewidth=0)
+    axes.set(xlabel="births and deaths, in order", ylabel="MiB", ylim=(0, None), xlim=(0, len(alive) - 1))
+    alt = f"A hill over {len(changes)} births and deaths, from {alive[0]:.1f} MiB to a peak of {alive.max():.1f} MiB."
+    return Picture(figure, caption="The hill of section 1 again, as the card's allocator wrote it down.", alt=alt)

@@ -106,7 +106,9 @@ def link(
     repository: Annotated[
         str, typer.Option(help="Where students' copy is. Default: the address in pyproject.toml.")
     ] = "",
-    branch: Annotated[str, typer.Option(help="Branch of that repository.")] = "main",
+    branch: Annotated[
+        str, typer.Option(help="Branch or tag of that repository. Default: the tag behind the address, else main.")
+    ] = "",
 ) -> None:
     """Print the addresses that open a lesson or lab in Colab, Binder, Codespaces, and on your JupyterHub.
 
@@ -114,12 +116,13 @@ def link(
     solutions.
     """
     from course_tools.author.addresses import addresses
-    from course_tools.author.source import repository_url
+    from course_tools.author.source import repository_url, split_tag
 
     item = chosen_labs([name])[0] if is_lab(name) else chosen_lessons([name])[0]
     notebook = item.notebook.relative_to(item.root).as_posix()
+    address, tag = split_tag(repository or repository_url(item.root))
     try:
-        found = addresses(notebook, repository or repository_url(item.root), branch=branch, hub=hub)
+        found = addresses(notebook, address, branch=branch or tag, hub=hub)
     except ValueError as problem:
         raise refusal(problem) from None
     for place, address in found.items():

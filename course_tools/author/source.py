@@ -24,12 +24,16 @@ COLAB_CELL = """\
 import sys
 if "google.colab" in sys.modules:  # elsewhere this cell does nothing
     %pip install -q "git+{repository}"
+    from importlib.util import find_spec
+    if find_spec("course_kit") is None:
+        sys.exit("The course could not be installed from "
+                 "{repository}, which must be public.")
     from google.colab import output
     output.enable_custom_widget_manager()"""
 _SOLUTION = re.compile(r"\A(?:#.*\n)*@(\w+)\.solution\n(def \1\(.*)\Z", re.S)
 BADGE = (
     "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-    "(https://colab.research.google.com/github/{path}/blob/main/{notebook}.ipynb)"
+    "(https://colab.research.google.com/github/{path}/blob/{tag}/{notebook}.ipynb)"
 )
 
 
@@ -93,19 +97,27 @@ def tags_of(cell: NotebookNode) -> list[str]:
 
 
 def repository_url(root: Path) -> str:
-    """The address at which the course is published, from pyproject.toml."""
+    """The address at which the course is published, from pyproject.toml; a tag may stand behind it (`…@v0.1`)."""
     return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"].rstrip("/")
+
+
+def split_tag(repository: str) -> tuple[str, str]:
+    """An address without its tag, and the tag: `https://host/path@v0.1` → `https://host/path`, `v0.1`; else `main`."""
+    address, _, tag = repository.partition("@")
+    return address, tag or "main"
 
 
 def add_colab(cells: list[NotebookNode], repository: str, notebook: str) -> None:
     """Put the cell that prepares Google Colab after the header, unless the source has its own.
 
-    The badge appears once pyproject.toml has the real address of the repository.
+    The badge appears once pyproject.toml has the real address of the repository, and opens the tag that is installed.
     """
     if any(cell.cell_type == "code" and "google.colab" in cell.source for cell in cells):
         return
     if "_OWNER_" not in repository and cells[0].cell_type == "markdown":
-        cells[0].source += "\n\n" + BADGE.format(path=repository.removeprefix("https://github.com/"), notebook=notebook)
+        address, tag = split_tag(repository)
+        path = address.removeprefix("https://github.com/")
+        cells[0].source += "\n\n" + BADGE.format(path=path, tag=tag, notebook=notebook)
     position = 1 if cells[0].cell_type == "markdown" else 0
     cells.insert(position, nbformat.v4.new_code_cell(COLAB_CELL.format(repository=repository)))
 

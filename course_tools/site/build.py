@@ -24,7 +24,7 @@ from rich.console import Console
 
 from course_tools import TAUGHT
 from course_tools.author.release import find_leaks
-from course_tools.author.source import repository_url
+from course_tools.author.source import repository_url, split_tag
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
 from course_tools.site import links
@@ -113,7 +113,7 @@ def build_site(
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="course-site-") as folder, console.status("Reading notebooks") as status:
         begin = time.perf_counter()
-        repository = repository_url(root)
+        repository, _ = split_tag(repository_url(root))
         _refuse_leaks(root, labs)
         sources = sources_of(root, lessons, labs, repository, library=library)
         source, out = Path(folder) / "source", Path(folder) / "out"

@@ -36,7 +36,7 @@ from course_lib.train.step import train_step
 from course_pages.lesson02 import turns
 from course_pages.lesson02.explorer import MemoryBarExplorer
 from course_pages.lesson02.turns import LONG, SMALL, kept_by
-from course_pages.shared import memory
+from course_pages.shared import gpu, memory
 
 # %% [markdown]
 # ## 1 · Births and deaths
@@ -688,24 +688,41 @@ show(predict.lifetimes.step.StepLifetimes.block_backward, docstring=False)
 # When `d_bent` is made (`linear_backward` does it, then frees), and again at `make(d_up=…)`: `up` and `d_bent` go one line
 # later.
 #
-# On a GPU the allocator itself keeps count. `torch.cuda.max_memory_allocated()` is the peak of all blocks (each rounded
-# up to 512 bytes), `max_memory_reserved()` that of all allocator segments. Workspaces for matrix products come on top of our
-# account. And a *snapshot* writes down every block with the line of code that asked for it; drop the file on
-# [pytorch.org/memory_viz](https://pytorch.org/memory_viz) and it draws the hill of section 1.
+# On a GPU the allocator itself keeps count. `torch.cuda.max_memory_allocated()` is the peak of all blocks since
+# `reset_peak_memory_stats`, `max_memory_reserved()` that of all allocator segments. A block has a multiple of 512 bytes;
+# here all tensors have one, except the loss. On top come *workspaces*: cuBLAS, the library of matrix products, keeps one for
+# each thread that calls it, and backward has a thread of its own. PyTorch gives it 8.1 MiB on most cards, 32 on an H100. They
+# lie there between two steps, so the cell reads them off *then*, and adds them to the formula.
+#
+# And a *snapshot* writes down every block with the line of code that asked for it. The cell draws the hill of section 1 from
+# it; drop the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz), and you can click on each block.
+# (Without a GPU the cell prints one line.)
 
 # %% tags=["varies"]
-if torch.cuda.is_available():
-    torch.cuda.memory._record_memory_history()
-    on_gpu = GPT(SMALL, seed=0, device="cuda")
-    adam = torch.optim.Adam(on_gpu.parameters(), foreach=False)  # one tensor at a time, as on a CPU
-    for _ in range(2):
-        train_step(on_gpu, adam, tuple(part.cuda() for part in batch))
-    allocated = Bytes(torch.cuda.max_memory_allocated())
-    print(f"formula {predict.peak(setup.with_(device='cuda')).total:MiB}, allocated {allocated:MiB}")
-    print(f"reserved {Bytes(torch.cuda.max_memory_reserved()):MiB}")
-    torch.cuda.memory._dump_snapshot("snapshot.pickle")
+if problem := gpu.refusal(200 * 2**20):
+    print(problem)
 else:
-    print("no GPU here")
+    on_gpu, there = GPT(SMALL, seed=0, device="cuda"), [part.cuda() for part in batch]
+    adam = torch.optim.Adam(on_gpu.parameters(), foreach=False)  # one by one, as on a CPU
+    train_step(on_gpu, adam, there)  # makes Adam's state, and the workspaces
+    adam.zero_grad()
+    states = Bytes(12 * PSI) + sum(part.nbytes for part in there)
+    workspaces = Bytes(torch.cuda.memory_allocated()) - states
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.memory._record_memory_history()
+    train_step(on_gpu, adam, there)
+    torch.cuda.memory._dump_snapshot("snapshot.pickle")
+    allocated = Bytes(torch.cuda.max_memory_allocated())
+    expected = predict.peak(setup.with_(device="cuda")).total + workspaces
+    compare(predicted=expected, measured=allocated, name="peak on the card", tolerance=0.01)
+    print(f"of it workspaces: {workspaces:.1MiB}")
+
+# %% tags=["varies"]
+if not problem:
+    reserved = Bytes(torch.cuda.max_memory_reserved())
+    print(f"reserved: {reserved:.1MiB} in allocator segments")
+    (history,) = torch.cuda.memory._snapshot()["device_traces"][:1]
+    allocator.allocator_hill(history, states + workspaces).show()
 
 # %% [markdown]
 # ## 11 · At scale

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | is not needed: all cells run on the CPU. A GPU's kernels keep a few other tensors (`predict/saved.py` says which); the argument is the same |
+# | A GPU | is not needed. Section 10 ends on one, if there is one; its kernels keep a few other tensors (`predict/saved.py` says which) |
 # | Opens | `train/recompute.py`, `predict/chain.py` |
 #
 # Your model trains on sequences of 1,024 tokens. You need 4,096. You change the number, and the run dies in its first
@@ -37,6 +37,7 @@ from course_lib.train.recompute import RecomputedLayers, recompute, recompute_on
 from course_pages.lesson03 import pictures as figures
 from course_pages.lesson03 import turns
 from course_pages.lesson03.explorer import FilmExplorer
+from course_pages.shared import gpu
 from course_pages.shared.memory import memory_timeline
 
 # %% [markdown]
@@ -741,6 +742,41 @@ def policy(model):
 
 _, counted = gpt_step(policy)
 compare(predicted=Flops(8 * (a_step + again)), measured=counted, name="selective, by policy", unit="GFLOP")
+
+# %% [markdown]
+# A third more FLOPs: is it a third more *time*? On a GPU you can ask. Below stands a GPT of 12 layers with 2 sequences of 512
+# tokens. First it keeps all, then each block's input alone. The bytes are those that the card's allocator holds between
+# the two passes. (Without a GPU the second cell prints one line.)
+
+# %%
+SHAPE = GPTConfig(layers=12, width=768, heads=12, vocab_size=256, context=512)
+
+
+def on_the_card(kind, tokens):
+    model = GPT(SHAPE, device="cuda")
+    if kind == "full":
+        model.blocks = RecomputedLayers(model.blocks, every=1)
+    forward = partial(model, tokens[:, :-1], tokens[:, 1:])
+    elapsed = measure.seconds(lambda: forward().backward(), repeats=3)
+    before = torch.cuda.memory_allocated()
+    loss = forward()
+    return elapsed, Bytes(torch.cuda.memory_allocated() - before)
+
+
+# %% tags=["varies"]
+if problem := gpu.refusal(4 * 2**30):
+    print(problem)
+else:
+    tokens = torch.randint(0, 256, (2, 513), device="cuda")
+    both = predict.Setup(SHAPE, batch_size=2, seq=512, device="cuda")
+    seen = {kind: on_the_card(kind, tokens) for kind in ("none", "full")}
+    compare(
+        predicted={k: predict.activations(both.with_(recompute=k)) for k in seen},
+        measured={k: nbytes for k, (_, nbytes) in seen.items()},
+        tolerance=0.02, unit="MiB",
+    )  # fmt: skip
+    ratio = seen["full"][0] / seen["none"][0]
+    print(f"{torch.cuda.get_device_name()}: {ratio:.2f} × the time, for 1.33 × the FLOPs")
 
 # %% [markdown]
 # ## 11 · At scale

@@ -17,6 +17,7 @@
 # everything that costs time.
 
 # %%
+import functools
 import math
 
 import torch
@@ -35,6 +36,7 @@ from course_lib.train.precision import CastPolicy, LossScaler, MasterWeights, St
 from course_lib.train.step import train_step
 from course_pages.lesson04 import pictures as figures
 from course_pages.lesson04 import turns
+from course_pages.shared import gpu
 
 # %% [markdown]
 # ## 1 · One word, two steps
@@ -693,18 +695,24 @@ print(f"activations: our policy {hill['cast policy']:.2MiB}, torch.autocast on t
 # ## 11 · Seconds
 #
 # On a GPU, seconds are the reason for all this. Here are products of two square matrices on the device that runs this
-# page, a GPU or not. Are 16 bits faster?
+# page, a GPU or not. Are 16 bits faster? (On a GPU the first line names its tensor cores, the units that multiply whole tiles.)
 
 # %% tags=["varies"]
-device = "cuda" if torch.cuda.is_available() else "cpu"
-size = 4096 if device == "cuda" else 256
+device, size = ("cpu", 256) if gpu.refusal(2**28) else ("cuda", 4096)
+if device == "cuda":
+    version = torch.cuda.get_device_capability()  # 7.5: T4, 8.0: A100, 9.0: H100
+    since = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+    units = [name for name, first in since.items() if version >= first]
+    print(f"{torch.cuda.get_device_name()}: tensor cores for {', '.join(units)}")
+
 seconds = {}
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
     a = torch.randn(size, size, device=device).to(dtype)
     seconds[dtype] = measure.seconds(lambda a=a: a @ a)
 
 for dtype, time in seconds.items():
-    print(f"{device} {str(dtype)[6:]:>9}: {time:.2ms}, {seconds[torch.float32] / time:.1f} × the speed of fp32")
+    gain = seconds[torch.float32] / time
+    print(f"{device} {str(dtype)[6:]:>9}: {time:.2ms}, {gain:.1f} × the speed of fp32")
 
 # %% [markdown]
 # (In such a product a GPU may cut a long sum into parts, and PyTorch lets it join those in fp16, unless you set
@@ -714,6 +722,36 @@ for dtype, time in seconds.items():
 # every number to fp32 first and come out *slower*. For GPUs with tensor cores, data sheets promise 2 times fp32 (RTX
 # 4090) to 16 times (A100, 312 to 19.5 TFLOP/s). That is the ceiling, for large matrices.
 #
+# A T4 has tensor cores for fp16 alone. PyTorch computes bf16 there all the same, without an error, and without the gain: look at its
+# line. So on a T4, which is what Colab lends for nothing, mixed precision means fp16, and fp16 means a scaler. What is left
+# of the gain in a whole step, where not everything is a product? (Without a GPU the second cell prints one line.)
+
+# %%
+WIDE = GPTConfig(layers=6, width=1024, heads=16, vocab_size=256, context=512)
+
+
+def step_on_the_card(model, adam, scaler, dtype, tokens):
+    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+    adam.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(adam)
+    scaler.update()
+
+
+# %% tags=["varies"]
+if problem := gpu.refusal(5 * 2**30):
+    print(problem)
+else:
+    tokens = torch.randint(0, 256, (4, 513), device="cuda")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        on_gpu = GPT(WIDE, device="cuda")
+        adam = torch.optim.Adam(on_gpu.parameters(), lr=1e-4)
+        scaler = torch.amp.GradScaler(enabled=dtype == torch.float16)
+        run = functools.partial(step_on_the_card, on_gpu, adam, scaler, dtype, tokens)
+        print(f"a step in {str(dtype)[6:]}: {measure.seconds(run, repeats=3):.0ms}")
+
+# %% [markdown]
 # ## 12 · Eight bits
 #
 # Newer tensor cores multiply fp8, at twice the speed of bf16. The usual recipe takes **e4m3** for weights and activations

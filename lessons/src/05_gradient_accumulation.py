@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 50 minutes, second sitting 40; less than a minute of both together is computing on 2 CPU cores (two and a half on CPUs that emulate 16 bits) |
-# | A GPU | is not used; on one the seconds of section 10 would be others, and its peaks a little, too (section 11) |
+# | A GPU | is not needed; the last cell of section 10 fills one, if there is one. There the seconds would be others, and the peaks a little, too |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #
 # The paper that you want to repeat trains with 512 sequences in each step. You type 512 and the run dies. 256 dies,
@@ -35,6 +35,7 @@ from course_lib.train.gradients import clip_gradients
 from course_lib.train.step import train_step
 from course_pages.lesson05 import turns
 from course_pages.lesson05.explorer import AccumulationExplorer
+from course_pages.shared import gpu
 from course_pages.shared.memory import memory_timeline
 
 # %% [markdown]
@@ -762,6 +763,49 @@ ladder
 # What is left? Mostly weights and gradients in 16 bits, $2\Psi$ each. No piece of a batch, no optimizer and no second
 # forward pass will touch those. Two things do: more devices, which share them out (Part B), and a larger memory beside
 # the device, into which they can move while they are not needed (lesson 11 does that on one device).
+#
+# On a card, does the formula know where it is full? Allow yourself 2 GiB of it. `predict.largest` says how many sequences
+# fit, with 64 MiB set aside for workspaces (lesson 02). The cell tries: a step that does not fit raises
+# `OutOfMemoryError`, and halving the interval finds the edge in seven steps. What will make the real edge come earlier?
+# (Without a GPU the second cell prints one line.)
+
+# %%
+import bisect
+
+CARD = GPTConfig(layers=6, width=512, heads=8, vocab_size=256, context=128)
+
+
+def too_many(rows, model, optimizer):
+    tokens = torch.randint(0, 256, (rows, 129), device="cuda")
+    try:
+        train_step(model, optimizer, (tokens[:, :-1], tokens[:, 1:]))
+        return False
+    except torch.OutOfMemoryError:
+        return True
+    finally:
+        optimizer.zero_grad()
+        torch.cuda.empty_cache()
+
+
+# %% tags=["varies"]
+if problem := gpu.refusal(2**31):
+    print(problem)
+else:
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction(2**31 / total)
+    on_gpu = GPT(CARD, device="cuda")
+    adam_there = torch.optim.Adam(on_gpu.parameters(), foreach=False)
+    one = predict.Setup(CARD, batch_size=1, seq=128, device="cuda")
+    expected = predict.largest(one, "batch_size", 2**31 - 2**26).value
+    assert not too_many(1, on_gpu, adam_there)  # and Adam's state is there
+    tried = range(1, 2 * expected)
+    edge = bisect.bisect(tried, False, key=lambda n: too_many(n, on_gpu, adam_there))
+    compare(predicted=Count(expected), measured=Count(edge), tolerance=0.15)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+# %% [markdown]
+# The real edge comes a little earlier: the allocator hands out whole blocks from segments (lesson 02), and what lies between
+# them is free and of no use. So plan with a margin, and try before the long run.
 #
 # ## 11 · At scale
 #

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes every second and no byte, FLOP or token; all but one cell stay on the CPU |
+# | A GPU | changes every second and no byte, FLOP or token; all but two cells stay on the CPU |
 # | Opens | `model/tiled_attention.py`, `model/decode.py`, `predict/roofline.py` |
 #
 # You have counted every FLOP of a step (lesson 00) and you know what your device can do in a second. You divide, and the step
@@ -30,6 +30,7 @@ from course_lib.model import tiled_attention as tiled
 from course_lib.model.gpt import GPT, GPTConfig
 from course_pages.lesson16 import meters, pictures, turns
 from course_pages.lesson16.explorer import TilesExplorer
+from course_pages.shared import gpu
 
 # %% [markdown]
 # ## 1 · Two speeds
@@ -531,6 +532,30 @@ with warnings.catch_warnings(), torch.no_grad():
     mask = create_block_mask(lambda batch, head, query, key: query >= key, None, None, 256, 256, device="cpu")
     short = [each[:, :, :256].detach() for each in (q, k, v)]
     print("flex_attention is ours:", torch.allclose(flex_attention(*short, block_mask=mask), tiled.tiled_attention(*short, causal=True), atol=1e-5))
+
+# %% [markdown]
+# And the three regimes on a card? Adding 1 to more and more numbers pays for calls first, then for bytes. Products of larger
+# and larger matrices pay for calls, then for FLOPs. Where does each change its regime? **Before you look:** will the ridge
+# lie left of the CPU's, or right? (Without a GPU the cell prints one line.)
+
+# %% tags=["varies"]
+if problem := gpu.refusal(2**30):
+    print(problem)
+else:
+    adding = {}
+    for n in (2**0, 2**10, 2**16, 2**20, 2**24, 2**26):
+        ones = torch.ones(n, device="cuda")
+        adding[n] = elapsed = measure.seconds(lambda x=ones: x.add_(1), repeats=20)
+        print(f"add 1 to {n:12,}: {1e6 * elapsed:8.1f} µs, {8e-9 * n / elapsed:7.1f} GB/s")
+    rates = {}
+    for m in (64, 256, 1024, 4096):
+        a = torch.randn(m, m, device="cuda").half()
+        elapsed = measure.seconds(lambda a=a: a @ a, repeats=20)
+        rates[m] = 2 * m**3 / elapsed
+        print(f"{m:5} × {m:<5}: {1e6 * elapsed:8.1f} µs, {rates[m] / 1e12:7.2f} TFLOP/s")
+    moved = max(8 * n / elapsed for n, elapsed in adding.items())
+    ridge = max(rates.values()) / moved
+    print(f"{torch.cuda.get_device_name()}, ridge: {ridge:.0f} FLOPs a byte")
 
 # %% [markdown]
 # On a GPU the compiler writes Triton, and so can you. A Triton kernel is a program for *one* tile. The card starts it once for every tile, thousands of times, and each asks for its

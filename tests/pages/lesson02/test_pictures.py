@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_kit.units import Bytes
 from course_lib.predict.allocator import CachingAllocator
-from course_pages.lesson02.pictures import segment_map
+from course_pages.lesson02.pictures import allocator_hill, segment_map
 
 MIB = 2**20
 
@@ -22,3 +22,10 @@ def test_blocks_lie_where_they_are_and_words_say_what_is_free():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["segment 1", "segment 2", "wanted"]
     assert "2 segments, together 40.00 MiB. In use are 20.00 MiB, free 20.00 MiB" in picture.alt
     assert "the largest free piece has 4.00 MiB. Wanted: 8.00 MiB." in picture.alt
+
+
+def test_the_hill_of_an_allocators_history_adds_births_and_takes_deaths_away() -> None:
+    sizes = [("alloc", 2), ("segment_alloc", 20), ("alloc", 3), ("free_requested", 2), ("free_completed", 2)]
+    history = [{"action": action, "size": size * 2**20} for action, size in sizes]
+    picture = allocator_hill(history, before=2**20)
+    assert "over 3 births and deaths, from 1.0 MiB to a peak of 6.0 MiB" in picture.alt
