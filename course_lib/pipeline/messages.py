@@ -43,16 +43,12 @@ def one_queue_for_a_pair(group: Group) -> bool:
 def meet(schedule: Schedule, rank: int, token: Tensor, groups: tuple[Group, Group], tied: bool) -> None:
     """Exchange a token with every rank that this one will exchange messages with. All ranks must call.
 
-    NCCL makes two ranks' communicator at their first message in a group, and the program of each waits there for the
-    other's. In the order of a step that may be a circle: interleaved over 4 ranks, 0 waits for 3, 3 for 2, 2 for 1 and
-    1 for 0. Here all ranks have one order of pairs, and the first pair that is left can always meet. (If
-    `init_process_group` were given a `device_id`, one stream would carry all of a rank's messages in a group, in the
-    order of its calls, and 1F1B would wait in a circle.)
+    At the first message of two ranks in a group NCCL makes their communicator, and both programs wait for that. In the
+    order of a step they may wait in a circle: interleaved over 4 ranks, 0 waits for 3, 3 for 2, 2 for 1 and 1 for 0.
+    Here all ranks have one order of pairs, and the first pair that is left can always meet. (With a `device_id` in
+    `init_process_group` a rank's messages in a group would share one stream, and 1F1B would wait in a circle.)
 
-    Args:
-        schedule, rank, groups: as for `PipelineMessages`.
-        token: a tensor on the device that the messages are on. Each rank sends it once to each of its peers.
-        tied: the first and the last stage exchange gradients, too; known only to their ranks.
+    The token lies on the messages' device. The ranks of the first and the last stage know whether a weight is `tied`.
     """
     owner = schedule.owner
     neighbours = [*pairwise(owner), *([(owner[0], owner[-1])] if tied else [])]

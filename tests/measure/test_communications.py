@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -63,7 +64,7 @@ def test_each_kind_of_device_has_its_backend(backends, of_the_cpu, of_a_gpu):
 
 
 def backends_here() -> list[str]:
-    group = dist.new_group([0], backend="gloo")
+    group: Any = dist.new_group([0], backend="gloo")
     return [backend_of(torch.device(kind), of) for of in (None, group) for kind in ("cpu", "cuda")]
 
 
