@@ -103,7 +103,7 @@ class CommunicationInterceptor:
             finally:
                 self._inside.call = False
             self._remember(result, calls)
-            if calls and name == "recv" and given.arguments["src"] is None:
+            if calls and name == "recv":
                 self._found_sender(calls[0], result)
             return result
 
@@ -158,8 +158,8 @@ class CommunicationInterceptor:
                     self._unwaited[work] = weakref.finalize(work, self._lost.append, call)
 
     def _found_sender(self, call: Call, sender: int) -> None:
-        assert isinstance(call, PointToPointCall)
-        self._send(("received", self._numbered(call._replace(sender=sender))))
+        if isinstance(call, PointToPointCall) and call.sender is None:  # with one it is numbered already
+            self._send(("received", self._numbered(call._replace(sender=sender))))
 
     def _numbered(self, call: Call) -> Call:
         """A message with its number between its two ranks, once both are known; a collective has its own already."""
