@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Literal, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 Kind = Literal["collective", "send", "recv", "wait"]
@@ -110,6 +111,15 @@ COMMUNICATIONS = {
     called: Communication(name, holds) for name, elsewhere in _TABLE.items() for called, holds in elsewhere.items()
 }
 """Any name of a communication ("dist.all_reduce", "c10d::allreduce_", …) → its line of the table."""
+
+
+def backend_of(device: torch.device, group: dist.ProcessGroup | None = None) -> str:
+    """Name of the backend that moves tensors of a device in a group ("gloo", "nccl"); "" if none does.
+
+    A group has one for each kind of device: `dist.get_backend` of "cpu:gloo,cuda:nccl" is that whole string.
+    """
+    by_device = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+    return by_device.get(device.type, "")
 
 
 Around = Callable[[dist.Work], AbstractContextManager[None]]

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.distributed as dist
 
-from course_kit.communications import Communication, unwatch_waits, watch_waits
+from course_kit.communications import Communication, backend_of, unwatch_waits, watch_waits
 from course_kit.measure.traffic import CommunicationMode, group_of
 from course_kit.units import Seconds
 
@@ -235,7 +235,7 @@ def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:
     the error is at most half a round trip; an offset below that is 0. The first rank sends 9 messages of 8 bytes to
     each other rank, which sends 8.
     """
-    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    device = "cpu" if backend_of(torch.device("cpu"), group) else "cuda"  # NCCL moves no tensor of a CPU
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
     value = torch.zeros((), dtype=torch.float64, device=device)
     if dist.get_rank(group) > 0:

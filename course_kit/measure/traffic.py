@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from course_kit.accounts import ModelledBytes, TrafficAccount
-from course_kit.communications import COMMUNICATIONS, Communication
+from course_kit.communications import COMMUNICATIONS, Communication, backend_of
 from course_kit.units import Bytes
 
 
@@ -57,16 +57,17 @@ def traffic() -> Iterator[TrafficAccount]:
 
     Yields:
         The account, which fills as the block runs; `observed_bytes` is set at its end and stays None where the system
-        does not count (macOS, Windows) or does not see the bytes (NCCL).
+        does not count (macOS, Windows) or does not see the bytes (NCCL, in a single call of the block, too).
     """
     account = TrafficAccount()
+    counter = _Counter(account)
     before = bytes_by_connection()
     try:
-        with _Counter(account):
+        with counter:
             yield account
     finally:
         after = bytes_by_connection()
-        if before is not None and after is not None:
+        if before is not None and after is not None and not counter.past_the_sockets:
             observed = {each: Bytes(sent - before.get(each, 0)) for each, sent in after.items()}
             account.observed_by_connection.update(observed)  # type: ignore[attr-defined]
             total = sum(observed.values(), Bytes(0))
@@ -111,12 +112,14 @@ class _Counter(CommunicationMode):
     def __init__(self, account: TrafficAccount) -> None:
         super().__init__()
         self._account: Any = account  # its mappings are read-only for all others
+        self.past_the_sockets = False  # whether another backend than gloo has moved a tensor
 
     def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
         """Count a communication that sends, before it runs: afterwards its tensors may have changed."""
         if found.kind in ("send", "collective"):
             group = group_of(given)
             sent = CommunicationCall(found, given, group.size(), group.rank())
+            self.past_the_sockets |= any(backend_of(tensor.device, group) != "gloo" for tensor in sent.tensors)
             is_send = found.kind == "send"
             n_bytes = Bytes(sent.n_bytes) if is_send else ModelledBytes(round(_PAYLOADS[found.name](sent)))
             _add(self._account.modelled_bytes, self._account.messages, found.name, n_bytes)
@@ -141,10 +144,15 @@ class CommunicationCall:
     rank: int
 
     @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that this rank contributes."""
+        values = self.given.get(self.communication.holds)
+        return [tensor for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
+
+    @property
     def n_bytes(self) -> int:
         """Size of the tensors that this rank contributes."""
-        values = self.given.get(self.communication.holds)
-        return sum(t.numel() * t.element_size() for t in tree_leaves(values) if isinstance(t, torch.Tensor))
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     @property
     def turn(self) -> int:

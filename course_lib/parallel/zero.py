@@ -47,6 +47,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import increment_version
 
+from course_kit.communications import backend_of
 from course_lib.collectives.operators import Group, all_gather, all_gather_single, all_reduce, reduce_scatter_single
 from course_lib.parallel.data import broadcast_tensors, plan_buckets, watch_gradients
 from course_lib.parallel.guards import GuardedPieces, ShardGradient
@@ -361,7 +362,7 @@ def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype) -> Call
     The number of ranks divides the length of `flat`, which must not change meanwhile.
     """
     # gloo makes an all-reduce of a reduce-scatter, twice the bytes: collect the own part's terms, and add them here
-    is_gloo, ranks = dist.get_backend(group) == "gloo", dist.get_world_size(group)
+    is_gloo, ranks = backend_of(flat.device, group) == "gloo", dist.get_world_size(group)
     received = torch.empty_like(flat) if is_gloo else flat.new_empty(len(flat) // ranks)
     send = dist.all_to_all_single if is_gloo else reduce_scatter_single
     work: Any = send(received, flat, group=group, async_op=True)

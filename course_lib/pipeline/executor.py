@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
+from course_kit.communications import backend_of
 from course_lib.collectives.operators import Group
 from course_lib.model.text import Batch
-from course_lib.pipeline.messages import PipelineMessages, one_queue_for_a_pair
+from course_lib.pipeline.messages import PipelineMessages, meet, one_queue_for_a_pair
 from course_lib.pipeline.schedule import Action, Message, Schedule, Span, checked, unit_costs
 from course_lib.pipeline.weight_gradients import DeferredWeightGradients, DeferredWork
 from course_lib.train.accumulate import count_tokens
@@ -84,6 +85,7 @@ class Pipeline:
         self.spans: list[Span] = []
         self._blocking_sends = blocking_sends
         self._in_flight: dict[tuple[int, int], InFlight] = {}
+        self._has_met = False
         self._check_fit()
 
     def forward_backward(self, micro_batches: Sequence[Batch], tokens: float | None = None) -> Tensor | None:
@@ -173,12 +175,12 @@ class Pipeline:
         elif gradients:
             gradient, other_gradient = gradients[0], torch.empty_like(gradients[0])
             first, last = self.schedule.owner[0], self.schedule.owner[-1]
-            peer = last if self.rank == first else first
-            swap = [(dist.isend, gradient), (dist.irecv, other_gradient)]
-            ops = [dist.P2POp(verb, tensor, group=self.group, group_peer=peer) for verb, tensor in swap]
-            for work in dist.batch_isend_irecv(ops):
-                work.wait()
-            gradient += other_gradient  # after the waits: the send reads `gradient` until then
+            peer, groups = last if self.rank == first else first, (self.group, self.group_back)
+            work = dist.isend(gradient, group=groups[peer < self.rank], group_dst=peer)
+            dist.recv(other_gradient, group=groups[self.rank < peer], group_src=peer)
+            assert work is not None
+            work.wait()
+            gradient += other_gradient  # after the wait: the send reads `gradient` until then
 
     def _tied_weights(self) -> list[Tensor]:
         weights = (getattr(stage, "tied_weight", None) for _, stage in sorted(self.stages.items()))
@@ -203,6 +205,11 @@ class Pipeline:
         self._in_flight.clear()  # a step that broke off may have left some
         self._split = {a._replace(kind="F") for a in self.schedule.actions[self.rank] if a.kind == "W"}  # F of B and W
         groups = self.group, self.group_back
+        if not self._has_met:
+            device = next(weight.device for stage in self.stages.values() for weight in stage.parameters())
+            if backend_of(device, self.group) == "nccl":
+                meet(self.schedule, self.rank, torch.zeros(1, device=device), groups, bool(self._tied_weights()))
+            self._has_met = True
         return PipelineMessages(self.schedule, self.rank, self._empty, groups, self._blocking_sends)
 
     def _empty(self, message: Message) -> Tensor:

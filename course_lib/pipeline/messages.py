@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch.distributed as dist
 from torch import Tensor
@@ -37,6 +38,27 @@ def one_queue_for_a_pair(group: Group) -> bool:
     If gradients and activations shared that order, 1F1B would deadlock. In gloo each message is independent.
     """
     return "nccl" in str(dist.get_backend_config(group))
+
+
+def meet(schedule: Schedule, rank: int, token: Tensor, groups: tuple[Group, Group], tied: bool) -> None:
+    """Exchange a token with every rank that this one will exchange messages with. All ranks must call.
+
+    At the first message of two ranks in a group NCCL makes their communicator, and both programs wait for that. In the
+    order of a step they may wait in a circle: interleaved over 4 ranks, 0 waits for 3, 3 for 2, 2 for 1 and 1 for 0.
+    Here all ranks have one order of pairs, and the first pair that is left can always meet. (With a `device_id` in
+    `init_process_group` a rank's messages in a group would share one stream, and 1F1B would wait in a circle.)
+
+    The token lies on the messages' device. The ranks of the first and the last stage know whether a weight is `tied`.
+    """
+    owner = schedule.owner
+    neighbours = [*pairwise(owner), *([(owner[0], owner[-1])] if tied else [])]
+    for low, high in sorted({(min(pair), max(pair)) for pair in neighbours if pair[0] != pair[1]}):
+        if rank == low:
+            dist.send(token, group=groups[0], group_dst=high)
+            dist.recv(token, group=groups[1], group_src=high)
+        elif rank == high:
+            dist.recv(token, group=groups[0], group_src=low)
+            dist.send(token, group=groups[1], group_dst=low)
 
 
 @dataclass

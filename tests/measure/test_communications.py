@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from course_kit import measure, ranks
 from course_kit.accounts import TrafficAccount
+from course_kit.communications import backend_of
 
 WIDTH, HIDDEN, TOKENS = 512, 1024, 256
 ON_LINUX = sys.platform.startswith("linux")
@@ -43,6 +46,31 @@ def sharded() -> Callable[[], object]:
 
 def waited(start: Callable[..., torch.Tensor], *args: object) -> Callable[[], object]:
     return lambda: start(torch.ones(8), *args, group=dist.group.WORLD).wait()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("backends", "of_the_cpu", "of_a_gpu"),
+    [
+        ("cpu:gloo,cuda:gloo", "gloo", "gloo"),
+        ("cpu:gloo,cuda:nccl", "gloo", "nccl"),
+        ("cpu:gloo", "gloo", ""),
+        ("cuda:nccl", "", "nccl"),
+    ],
+)
+def test_each_kind_of_device_has_its_backend(backends, of_the_cpu, of_a_gpu):
+    with mock.patch.object(dist, "get_backend_config", return_value=backends):
+        assert backend_of(torch.device("cpu")) == of_the_cpu
+        assert backend_of(torch.device("cuda", 1)) == of_a_gpu
+
+
+def backends_here() -> list[str]:
+    group: Any = dist.new_group([0], backend="gloo")
+    return [backend_of(torch.device(kind), of) for of in (None, group) for kind in ("cpu", "cuda")]
+
+
+def test_the_backends_of_a_real_group():
+    with ranks.Ranks(1, "cpu:gloo") as pool:
+        assert pool.run(backends_here) == [["gloo", "", "gloo", "gloo"]]
 
 
 N_BYTES, WEIGHTS_BYTES = 4 * TOKENS * WIDTH, 4 * 2 * WIDTH * HIDDEN

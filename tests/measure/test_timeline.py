@@ -4,6 +4,7 @@ import importlib
 import json
 import time
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 from course_kit import measure, ranks
 from course_kit.measure import Event, RankTimeline
-from course_kit.measure.timeline import chrome_trace
+from course_kit.measure.timeline import chrome_trace, clock_offset_s
 from course_kit.ranks._diagnosis import announce
 from course_lib.parallel import BucketedDataParallel
 from course_pages.lesson07.pictures import rank_timeline
@@ -152,6 +153,20 @@ def test_the_early_rank_waits_for_the_late_one_whatever_their_clocks(late_s, ske
     assert late.start_s >= work.end_s - 1e-9
     # Nobody's all-reduce ends before everybody's has begun: that would be an answer from the future.
     assert first.end_s > late.start_s - 0.05 and late.end_s > first.start_s
+
+
+def device_of_the_clocks(backends: str) -> Any:
+    backend = mock.patch.object(dist, "get_backend_config", return_value=backends)
+    with backend, mock.patch.object(torch, "zeros") as made:
+        clock_offset_s()
+    return made.call_args.kwargs["device"]
+
+
+@pytest.mark.parametrize(
+    ("backends", "device"), [("cpu:gloo,cuda:nccl", "cpu"), ("cuda:nccl", "cuda"), ("cpu:gloo,cuda:gloo", "cpu")]
+)
+def test_clocks_are_compared_on_a_device_that_the_group_talks_on(backends, device):
+    assert ranks.run(device_of_the_clocks, backends, world_size=1) == [device]
 
 
 NAP_S = 0.2

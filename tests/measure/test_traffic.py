@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_kit import measure, ranks
 from course_kit.accounts import ModelledBytes, TrafficAccount
+from course_kit.checks import socket_bytes
 from course_kit.communications import COMMUNICATIONS
 from course_kit.compare import compare
 from course_kit.units import Bytes
@@ -44,6 +46,27 @@ def test_every_argument_of_the_table_exists():
         else:
             arguments = schemas[called]
         assert not found.holds or found.holds in arguments, called
+
+
+def sum_up(backends: str) -> TrafficAccount:
+    """An all-reduce of 24 bytes on the CPU, whose backends are said to be these."""
+    is_said_to_be = mock.patch.object(dist, "get_backend_config", return_value=backends)
+    with is_said_to_be, measure.traffic() as sent:
+        dist.all_reduce(torch.ones(6))
+    return sent
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="only Linux counts the bytes of a socket")
+def test_what_nccl_moves_is_not_observed_although_gloo_is_there_for_other_devices():
+    """The sockets' count would be near 0, and is no count of what went past them: the formula's bytes say so."""
+    calls = ("cpu:gloo,cuda:nccl", True), ("cpu:nccl,cuda:gloo", False)  # CPU tensors stand in for a GPU's
+    for backends, seen in calls:
+        accounts = ranks.run(sum_up, backends, world_size=2)
+        for sent in accounts:
+            assert (sent.observed_bytes is not None) == seen == bool(sent.observed_by_connection)
+            assert ("modelled" in str(compare(predicted=24, measured=sent.sent_bytes, tolerance=None))) != seen
+            assert sent.total_bytes == 24
+        socket_bytes.carried(accounts, least=48)
 
 
 def test_what_a_formula_made_says_so_and_a_count_does_not():

@@ -99,14 +99,24 @@ def refused(world_size: int, mistakes: Sequence[tuple[Callable[[], object], str]
     return [(due, text) for due, text in pairs if not re.search(due, text)]
 
 
-def on_ranks(*sizes: int, nightly: tuple[int, ...] = (), **how: Any) -> Callable[[Callable[..., None]], Any]:
-    """Make a check a test that runs on so many ranks, one size after the other, with the test's own arguments."""
+def on_ranks(
+    *sizes: int, nightly: tuple[int, ...] = (), backend: str | None = None, **how: Any
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a check a test that runs on so many ranks, one size after the other, with the test's own arguments.
+
+    With a `backend` the ranks are new ones. "cpu:gloo" is, to CPU tensors, what each rank with its own GPU has:
+    "cpu:gloo,cuda:nccl", a backend for each kind of device.
+    """
     marked = [*sizes, *(pytest.param(size, marks=pytest.mark.nightly) for size in nightly)]
 
     def decorated(check: Callable[..., None]) -> Any:
         @functools.wraps(check)
         def test(world_size: int, **arguments: Any) -> None:
-            ranks.run(check, **arguments, world_size=world_size, **how)
+            if backend is None:
+                ranks.run(check, **arguments, world_size=world_size, **how)
+                return
+            with ranks.Ranks(world_size, backend, **how) as pool:
+                pool.run(check, **arguments)
 
         own = list(inspect.signature(check).parameters.values())
         size = inspect.Parameter("world_size", inspect.Parameter.POSITIONAL_OR_KEYWORD)

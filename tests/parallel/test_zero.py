@@ -136,6 +136,11 @@ def test_a_rank_holds_and_sends_the_bytes_of_the_paper(stage):
     check_bytes(ZeroOptimizer, stage)
 
 
+@on_ranks(2, backend="cpu:gloo", diagnose=False)
+def test_these_are_the_bytes_where_each_kind_of_device_has_a_backend():
+    check_bytes(ZeroOptimizer, 1)
+
+
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @on_ranks(3, nightly=(2,), diagnose=False)

@@ -154,6 +154,12 @@ def test_a_rank_holds_and_sends_the_bytes_of_the_paper(dtype, prefetch):
     check_bytes(Zero3, dtype, prefetch)
 
 
+@pytest.mark.nightly  # stage 1's tells it by default
+@on_ranks(2, backend="cpu:gloo", diagnose=False)
+def test_these_are_the_bytes_where_each_kind_of_device_has_a_backend():
+    check_bytes(Zero3)
+
+
 def test_known_wrong_ones_are_refused():
     two_passes: dict[str, Any] = {"micro_batches": 2, "steps": 2}
     clips: dict[str, Any] = {"max_norms": (0.05,), "steps": 1}

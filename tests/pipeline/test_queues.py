@@ -4,6 +4,8 @@ Two ranks of an NCCL group have one queue: what they send each other starts in t
 come to it, and behind whatever the rank's own computing had waited for by then (PyTorch's `ProcessGroupNCCL`).
 """
 
+import dataclasses
+import functools
 from collections import defaultdict, deque
 from typing import Any
 from unittest import mock
@@ -35,11 +37,19 @@ class Noted:
         self.work.wait()
 
 
-def noted_step(name: str, backend: str) -> tuple[int, list[Call]]:
-    """How many groups a pipeline has for its messages on this backend, and this rank's calls in one step."""
-    schedule, calls = ORDERS[name](dist.get_world_size(), 8), []
-    with mock.patch.object(dist, "get_backend_config", return_value=backend):
-        pipeline = Pipeline(schedule, checks.stages_for(schedule, checks.UNTIED))
+def noted_step(name: str, backend: str, tied: bool = True, meets: bool = True) -> tuple[int, list[Call]]:
+    """How many groups a pipeline has for its messages on this backend, and this rank's calls in its first step.
+
+    Where a schedule steps inside, weights are not tied.
+    """
+    schedule, calls = ORDERS[name](dist.get_world_size(), 2 * dist.get_world_size()), []
+    config = dataclasses.replace(checks.TIED, layers=schedule.stages, tied=tied and not schedule.is_asynchronous)
+    stages = checks.stages_for(schedule, config)
+    optimizer = torch.optim.SGD(checks.parameters_of(stages), lr=0.1) if schedule.is_asynchronous else None
+    is_said_to_be = mock.patch.object(dist, "get_backend_config", return_value=backend)
+    with is_said_to_be:
+        pipeline = Pipeline(schedule, stages, optimizer=optimizer)
+    pipeline._has_met = not meets
     groups = list(dict.fromkeys([pipeline.group, pipeline.group_back]))
 
     def noting(verb: str, call: Any) -> Any:
@@ -50,62 +60,96 @@ def noted_step(name: str, backend: str) -> tuple[int, list[Call]]:
 
         return made
 
-    sends, receives = noting("send", dist.isend), noting("receive", dist.irecv)
-    with mock.patch.multiple(dist, isend=sends, irecv=receives):
-        pipeline.forward_backward(checks.pieces(checks.batch_of(0, 8)))
+    posts = {"isend": noting("send", dist.isend), "irecv": noting("receive", dist.irecv)}
+
+    def waiting(verb: str) -> Any:
+        return lambda tensor, **where: posts[verb](tensor, **where).wait()
+
+    with is_said_to_be, mock.patch.multiple(dist, **posts, send=waiting("isend"), recv=waiting("irecv")):
+        pipeline.forward_backward(checks.pieces(checks.batch_of(0, schedule.micro_batches)))
     return len(groups), calls
 
 
-def stuck(ranks_calls: list[list[Call]]) -> list[int]:
-    """The ranks that do not come to the end of their calls, if each pair of ranks has one queue in each group."""
+def stuck(ranks_calls: list[list[Call]], device_id: bool = False) -> list[int]:
+    """The ranks that do not come to the end of their calls.
+
+    Each pair of ranks has one queue in each group, made at first use: there both wait for each other, outside of any
+    queue. With `device_id` all of a group's queues are there from the start, and all of a rank's are one.
+    """
     places, done = [0] * len(ranks_calls), set()
-    queues: dict[tuple[int, int, int], deque[tuple[str, int]]] = defaultdict(deque)  # of rank and peer, in a group
+    met: set[tuple[frozenset[int], int]] = set()
+    queues: dict[tuple[int, int, int | None], deque[tuple[str, int, int]]] = defaultdict(deque)
+
+    def passes(rank: int) -> bool:
+        """Whether a rank's program goes on behind its next call."""
+        verb, other, group = ranks_calls[rank][places[rank]]
+        if verb == "wait":
+            return (rank, other) in done
+        there = ranks_calls[other][places[other] :]
+        if there and there[0][0] != "wait" and there[0][1:] == (rank, group):
+            met.add((frozenset((rank, other)), group))
+        return device_id or (frozenset((rank, other)), group) in met
+
     moved = True
     while moved:
         moved = False
         for rank, calls in enumerate(ranks_calls):
-            while places[rank] < len(calls):
+            while places[rank] < len(calls) and passes(rank):
                 verb, other, group = calls[places[rank]]
-                if verb == "wait" and (rank, other) not in done:
-                    break
                 if verb != "wait":
-                    queues[rank, other, group].append((verb, places[rank]))
+                    queues[rank, group, None if device_id else other].append((verb, other, places[rank]))
                 places[rank] += 1
                 moved = True
-        for (rank, other, group), mine in list(queues.items()):
-            theirs = queues[other, rank, group]
-            while mine and theirs and mine[0][0] != theirs[0][0]:
-                done |= {(rank, mine.popleft()[1]), (other, theirs.popleft()[1])}
+        for (rank, group, of), mine in list(queues.items()):
+            while mine:
+                verb, other, number = mine[0]
+                theirs = queues[other, group, None if of is None else rank]
+                if not theirs or theirs[0][1] != rank or theirs[0][0] == verb:
+                    break
+                done |= {(rank, number), (other, theirs[0][2])}
+                mine.popleft()
+                theirs.popleft()
                 moved = True
     return [rank for rank, calls in enumerate(ranks_calls) if places[rank] < len(calls)]
 
 
-def noted_steps(names: list[str], backend: str) -> list[tuple[int, list[Call]]]:
-    """`noted_step` for each of these schedules."""
-    return [noted_step(name, backend) for name in names]
+def noted_steps(steps: list[tuple[Any, ...]]) -> list[tuple[int, list[Call]]]:
+    """`noted_step` for each of these arguments."""
+    return [noted_step(*step) for step in steps]
 
 
-@pytest.fixture(scope="module")
-def by_schedule() -> dict[str, tuple[list[int], list[list[Call]]]]:
-    """How many groups each rank has, and its calls, where the backend is said to be NCCL."""
-    names = [name for name in ORDERS if name != "pipedream"]
-    by_rank = ranks.run(noted_steps, names, "cpu:gloo,cuda:nccl", world_size=4, diagnose=False)
-    return {name: tuple(map(list, zip(*steps))) for name, steps in zip(names, zip(*by_rank))}  # type: ignore[misc]
+def noted(world_size: int, steps: list[tuple[Any, ...]]) -> list[tuple[set[int], list[list[Call]]]]:
+    """For each step the numbers of groups that ranks have, and each rank's calls."""
+    by_rank = ranks.run(noted_steps, steps, world_size=world_size, timeout_s=120, diagnose=False)
+    by_step = [tuple(zip(*step)) for step in zip(*by_rank)]
+    return [(set(n_groups), list(calls)) for n_groups, calls in by_step]
 
 
-@pytest.mark.parametrize("name", [name for name in ORDERS if name != "pipedream"])
-def test_with_a_group_for_each_direction_every_schedule_ends_on_nccl(name: str, by_schedule: Any) -> None:
-    n_groups, calls = by_schedule[name]
-    assert set(n_groups) == {2} and all(calls)
+@functools.cache
+def on_nccl(world_size: int) -> dict[str, tuple[set[int], list[list[Call]]]]:
+    """Of every schedule."""
+    return dict(zip(ORDERS, noted(world_size, [(name, "cpu:nccl") for name in ORDERS])))
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("world_size", [4, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 3, 5, 6, 7, 8))])
+def test_with_a_group_for_each_direction_and_a_meeting_every_schedule_ends_on_nccl(world_size: int, name: str) -> None:
+    n_groups, calls = on_nccl(world_size)[name]
+    assert n_groups == {2} and all(calls)
     assert stuck(calls) == []
 
 
-def test_with_one_group_1f1b_would_wait_in_a_circle_and_gpipe_would_not() -> None:
-    by_rank = ranks.run(noted_steps, ["1f1b", "gpipe"], "cpu:gloo", world_size=4, diagnose=False)
-    for steps, waiting in zip(zip(*by_rank), ([0, 1, 2, 3], []), strict=True):
-        n_groups, calls = zip(*steps)
-        assert set(n_groups) == {1}
-        assert stuck(list(calls)) == waiting
+def test_without_the_meeting_interleaved_would_wait_in_a_circle_and_with_device_id_1f1b() -> None:
+    [(_, calls)] = noted(4, [("interleaved", "cpu:nccl", False, False)])
+    assert stuck(calls) == [0, 1, 2, 3]
+    assert stuck(on_nccl(4)["1f1b"][1], device_id=True) == [0, 1, 2, 3]
+
+
+def test_with_one_group_1f1b_would_wait_in_a_circle_and_gpipe_at_a_tied_weight_alone() -> None:
+    steps = {("1f1b", "cpu:gloo", False): [0, 1, 2, 3], ("gpipe", "cpu:gloo", False): [], ("gpipe", "cpu:gloo"): [0, 3]}
+    for (n_groups, calls), waiting in zip(noted(4, list(steps)), steps.values()):
+        assert n_groups == {1}
+        assert stuck(calls) == waiting
 
 
 @on_ranks(4)

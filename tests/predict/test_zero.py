@@ -73,10 +73,19 @@ def second_steps() -> list[dict[str, Any]]:
     return [second_step(*case) for case in CASES]
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.nightly)])
-def test_real_ranks_hold_and_send_what_is_predicted(world_size: int) -> None:
+@pytest.mark.parametrize(
+    ("world_size", "backend"),
+    [
+        (2, "gloo"),
+        pytest.param(4, "gloo", marks=pytest.mark.nightly),
+        pytest.param(2, "cpu:gloo", marks=pytest.mark.nightly),  # to CPU tensors what "cpu:gloo,cuda:nccl" is
+    ],
+)
+def test_real_ranks_hold_and_send_what_is_predicted(world_size: int, backend: str) -> None:
     """All stages; fp32 masters and three passes, or neither: each category, and what each collective sends."""
-    for each in ranks.run(second_steps, world_size=world_size, diagnose=False):
+    with ranks.Ranks(world_size, backend, diagnose=False) as pool:
+        everyone = pool.run(second_steps)
+    for each in everyone:
         for (zero, precision, passes), found in zip(CASES, each):
             setup = Setup(SMALL, 2 * passes * world_size, micro_batch=2, precision=precision, data=world_size)  # type: ignore[arg-type]
             compare(setup.with_(zero=zero), found)

@@ -30,6 +30,16 @@ def test_a_wrong_program_is_named(cell: Cell, bug: str) -> None:
     program.assert_told_by(failure_of(cell(program.source), **program.options))
 
 
+@pytest.mark.parametrize("verb", ["isend", pytest.param("irecv", marks=pytest.mark.nightly)])
+def test_a_message_to_oneself_is_named_where_each_kind_of_device_has_a_backend(cell: Cell, verb: str) -> None:
+    oneself = cell(f"def f():\n    if rank() == 1:\n        dist.{verb}(torch.ones(1), 1)")
+    with ranks.Ranks(2, "cpu:gloo") as pool, pytest.raises(ranks.RankFailure) as caught:
+        pool.run(oneself)
+    way = "to" if verb == "isend" else "from"
+    told = f"rank 1 raised ValueError: {verb} {way} rank 1, which is this rank itself; rank 0 returned"
+    assert caught.value.verdict == told
+
+
 def test_the_number_of_the_call_is_reported(cell: Cell) -> None:
     failure = failure_of(cell("def f():\n    for step in range(7 + rank()):\n        dist.barrier()"))
     assert failure.reports[1].waits_in == ranks.WaitsIn("barrier", "cell line 3", 7)

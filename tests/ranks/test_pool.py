@@ -237,6 +237,23 @@ def test_device_is_the_cpu_here(cell: Cell) -> None:
     assert ranks.run(cell(joined_already), world_size=2, diagnose=False)[0] in ("cpu", "cuda:0")
 
 
+def test_a_gpu_that_a_call_begins_to_use_has_the_seed_of_the_cpu_in_the_first_call_too(cell: Cell) -> None:
+    """PyTorch keeps a seed until CUDA begins; a generator that then got none would be seeded at random."""
+    begin_cuda = cell("""
+        def f():
+            from unittest import mock
+            gpu = torch.Generator().manual_seed(1)
+            with mock.patch.object(torch.cuda, "default_generators", (gpu,)):
+                with mock.patch.object(torch.cuda.random, "device_count", lambda: 1):
+                    for kept in filter(None, torch.cuda._lazy_seed_tracker.get_calls()):
+                        kept[0]()
+            return gpu.initial_seed(), torch.initial_seed()
+        """)
+    with ranks.Ranks(1) as pool:
+        for gpus, cpus in (pool.run(begin_cuda)[0] for _ in range(2)):
+            assert gpus == cpus
+
+
 @pytest.mark.gpu
 def test_a_gpus_random_numbers_begin_anew_in_each_call(cell: Cell) -> None:
     fn = cell("def f(): before = torch.cuda.get_rng_state(); torch.rand(3, device='cuda'); return before")

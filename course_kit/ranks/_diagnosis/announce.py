@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from course_kit.communications import COMMUNICATIONS, unwatch_waits, watch_waits
+from course_kit.communications import COMMUNICATIONS, backend_of, unwatch_waits, watch_waits
 from course_kit.ranks._diagnosis import stacks
 from course_kit.ranks._diagnosis.matching import Call, CollectiveCall, PointToPointCall, Waiting
 from course_kit.ranks._diagnosis.stacks import names_of
@@ -103,7 +103,7 @@ class CommunicationInterceptor:
             finally:
                 self._inside.call = False
             self._remember(result, calls)
-            if calls and name == "recv" and given.arguments["src"] is None:
+            if calls and name == "recv":
                 self._found_sender(calls[0], result)
             return result
 
@@ -117,7 +117,7 @@ class CommunicationInterceptor:
         world_size = dist.get_world_size()
         if peer is not None and not 0 <= peer < world_size:
             raise ValueError(f"{call.collective} {way} rank {peer}, but the ranks are 0 to {world_size - 1}")
-        if peer == self._rank and dist.get_backend() == "gloo":
+        if peer == self._rank and call.backend == "gloo":
             raise ValueError(f"{call.collective} {way} rank {peer}, which is this rank itself")
 
     @contextlib.contextmanager
@@ -158,8 +158,8 @@ class CommunicationInterceptor:
                     self._unwaited[work] = weakref.finalize(work, self._lost.append, call)
 
     def _found_sender(self, call: Call, sender: int) -> None:
-        assert isinstance(call, PointToPointCall)
-        self._send(("received", self._numbered(call._replace(sender=sender))))
+        if isinstance(call, PointToPointCall) and call.sender is None:  # with one it is numbered already
+            self._send(("received", self._numbered(call._replace(sender=sender))))
 
     def _numbered(self, call: Call) -> Call:
         """A message with its number between its two ranks, once both are known; a collective has its own already."""
@@ -191,6 +191,7 @@ class CommunicationInterceptor:
             group=group.group_name, direction=direction, sender=sender, receiver=receiver, tag=tag, sequence=0,
             collective=name, elements=None if tensor is None else tensor.numel(),
             dtype=None if tensor is None else _dtype(tensor), site=stacks.call_site(frame),
+            backend=backend_of(torch.device("cpu") if tensor is None else tensor.device, group),
         )  # fmt: skip
 
     def _collective(self, name: str, given: dict[str, Any], frame: FrameType) -> list[Call]:

@@ -52,6 +52,7 @@ class PointToPointCall(NamedTuple):
         elements: number of elements, None for objects.
         dtype: the elements' type, None for objects.
         site: the line of the call.
+        backend: the backend that moves the tensor.
     """
 
     group: str
@@ -64,6 +65,7 @@ class PointToPointCall(NamedTuple):
     elements: int | None
     dtype: str | None
     site: str
+    backend: str = "gloo"
 
     @property
     def rank(self) -> int:

@@ -121,8 +121,7 @@ class Rank:
         if notebook.stale:
             _forget(notebook.stale)
         torch.default_generator.manual_seed(_FRESH_SEED)
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(_FRESH_SEED)
+        torch.cuda.manual_seed_all(_FRESH_SEED)  # also before CUDA begins: PyTorch keeps the seed until then
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)
 
