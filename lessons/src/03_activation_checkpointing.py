@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 40; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed. Section 10 ends on one, if there is one; its kernels keep a few other tensors (`predict/saved.py` says which) |
 # | Opens | `train/recompute.py`, `predict/chain.py` |
 #

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 40; less than a minute of both together is computing on 2 CPU cores (two and a half on CPUs that emulate 16 bits) |
+# | Time | first sitting 50 minutes, second sitting 45; less than a minute of both together is computing on 2 CPU cores (two and a half on CPUs that emulate 16 bits) |
 # | A GPU | is not needed; the last cell of section 10 fills one, if there is one. There the seconds would be others, and the peaks a little, too |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #
