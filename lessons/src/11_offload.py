@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; about two minutes of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 40; about two minutes of both together is computing on 2 CPU cores |
 # | A GPU | not needed: both memories of this page are DRAM, and we slow the link between them down. One cell of the second sitting measures a real link where there is one |
 # | Opens | `offload/copy_stream.py`, `offload/zero_offload.py`, `offload/on_disk.py` |
 #
