@@ -1,0 +1,128 @@
+"""Make this process one on the simulated machine that its environment names: `begin()`, once, before CUDA is used.
+
+PyTorch's own `torch.cuda` stays. What it asks of C++, `torch._C._cuda_…`, is answered here: by the built library where
+tensors are concerned, by Python for all else. The package's docstring says what that cannot tell of a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tests.simulated_gpu import cards, kernels, nccl, streams
+
+WARPS = {"warp_size": 32, "max_threads_per_multi_processor": 1024, "regs_per_multiprocessor": 65536}
+EVENT = 4
+"""Numbers of an event of the history: GPU, whether it was handed out, address, bytes."""
+_kept: list[Any] = []
+"""Kernels that PyTorch has as long as their library is here."""
+
+
+def begin() -> None:
+    """Give this process the machine's GPUs."""
+    machine = cards.here()
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        machine = machine.times(0)
+    path = os.environ[cards.LIBRARY]
+    torch.ops.load_library(path)
+    library = ctypes.CDLL(path)
+    for name in ("current", "allocated", "peak", "history_length"):
+        getattr(library, f"simulated_{name}").restype = ctypes.c_int64
+    library.simulated_begin(machine.gpus, ctypes.c_int64(machine.memory_bytes))
+    answer_about_devices(library, machine)
+    answer_about_memory(library, machine)
+    answer_about_streams(library)
+    _kept.append(kernels.register())
+    nccl.answer()
+
+
+def answer_about_devices(library: Any, machine: cards.Machine) -> None:
+    """Which GPUs there are, which one is current, what it is; and that no fork may have used them before."""
+    asked = SimpleNamespace(pid=None)  # the process that first asked the driver, as cuInit counts
+
+    def device_count() -> int:
+        asked.pid = asked.pid or os.getpid()
+        return machine.gpus
+
+    def initialise() -> None:
+        generators = tuple(torch.ops.simulated_gpu.generator(gpu) for gpu in range(device_count()))
+        for generator in generators:
+            generator.seed()  # by chance, unless somebody has asked for a seed
+        torch.cuda.default_generators = generators
+
+    def set_device(gpu: int) -> None:
+        if gpu >= machine.gpus:
+            raise RuntimeError("CUDA error: invalid device ordinal (simulated)")
+        library.simulated_set_current(gpu)
+
+    def exchange_device(gpu: int) -> int:
+        before = library.simulated_current()
+        if gpu >= 0:
+            set_device(gpu)
+        return before
+
+    major, minor = machine.capability
+    properties = SimpleNamespace(
+        name=machine.name, major=major, minor=minor, total_memory=machine.memory_bytes, uuid="", is_integrated=0,
+        multi_processor_count=machine.processors, L2_cache_size=4 * 2**20, gcnArchName="", **WARPS,
+    )  # fmt: skip
+    c, cuda = torch._C, torch.cuda
+    c._cuda_init, c._cuda_getDeviceCount = initialise, device_count
+    c._cuda_getDevice, c._cuda_setDevice = library.simulated_current, set_device
+    c._cuda_canDeviceAccessPeer = lambda one, other: one != other
+    c._cuda_getCompiledVersion, c._cuda_getArchFlags = lambda: 12080, lambda: f"sm_{major}{minor}"
+    cuda._get_device_properties = lambda gpu: properties
+    cuda._exchange_device = cuda._maybe_exchange_device = exchange_device
+    cuda._device_count_nvml = lambda: machine.gpus  # which asks no driver
+    cuda._is_in_bad_fork = cuda.random._is_in_bad_fork = lambda: asked.pid not in (None, os.getpid())
+    cuda._queued_calls.clear()  # looks at how PyTorch was compiled for CUDA
+    torch.version.cuda = "12.8"
+
+
+def answer_about_memory(library: Any, machine: cards.Machine) -> None:
+    """Bytes allocated and their peak; a snapshot of who got which block."""
+
+    def memory_stats(gpu: int) -> dict[str, Any]:
+        bytes_ = {"current": library.simulated_allocated(gpu), "peak": library.simulated_peak(gpu)}
+        segments = {name: -(-nbytes // 2**21) * 2**21 for name, nbytes in bytes_.items()}  # as if there were one
+        return {"allocated_bytes": {"all": bytes_}, "reserved_bytes": {"all": segments}}
+
+    def snapshot(pool: Any) -> dict[str, Any]:
+        length = library.simulated_history_length()
+        numbers = (ctypes.c_int64 * (EVENT * length))()
+        library.simulated_history(numbers)
+        traces: list[list[dict[str, Any]]] = [[] for _ in range(machine.gpus)]
+        for at in range(0, EVENT * length, EVENT):
+            gpu, allocated, address, nbytes = numbers[at : at + EVENT]
+            for action in ("alloc",) if allocated else ("free_requested", "free_completed"):
+                event = {"action": action, "addr": address, "size": nbytes, "stream": 0, "time_us": at, "frames": []}
+                traces[gpu].append(event)
+        return {"segments": [], "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
+
+    def free_and_total(gpu: int) -> tuple[int, int]:
+        return machine.memory_bytes - library.simulated_allocated(gpu), machine.memory_bytes
+
+    def set_fraction(fraction: float, gpu: int) -> None:
+        library.simulated_set_capacity(gpu, ctypes.c_int64(int(fraction * machine.memory_bytes)))
+
+    c = torch._C
+    c._cuda_memoryStats, c._cuda_memorySnapshot = memory_stats, snapshot
+    c._cuda_resetPeakMemoryStats, c._cuda_setMemoryFraction = library.simulated_reset_peak, set_fraction
+    c._cuda_emptyCache = lambda: None
+    c._cuda_record_memory_history = lambda enabled, *rest: library.simulated_keep_history(enabled is not None)
+    torch.cuda._cudart = SimpleNamespace(cudaMemGetInfo=free_and_total)
+
+
+def answer_about_streams(library: Any) -> None:
+    """One stream a GPU, on which all is done at once; who waits for one has late copies brought home."""
+    c, cuda = torch._C, torch.cuda
+    cuda.Stream, cuda.Event = cuda.streams.Stream, cuda.streams.Event = streams.make(library)
+    c._cuda_synchronize = library.simulated_wait
+    c._cuda_getCurrentStream = c._cuda_getDefaultStream = lambda gpu: (0, gpu, 1)
+    c._cuda_getCurrentRawStream = lambda gpu: 0
+    cuda.set_stream = lambda stream: None
+    cuda.is_current_stream_capturing = lambda: False
