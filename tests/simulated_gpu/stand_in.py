@@ -7,6 +7,7 @@ tensors are concerned, by Python for all else. The package's docstring says what
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from tests.simulated_gpu import cards, kernels, nccl, streams
 
 WARPS = {"warp_size": 32, "max_threads_per_multi_processor": 1024, "regs_per_multiprocessor": 65536}
+FUNCTIONS = ("begin", "wait", "current", "set_current", "allocated", "peak", "reset_peak", "set_capacity")
+FUNCTIONS += ("keep_history", "history_length", "history")
 EVENT = 4
 """Numbers of an event of the history: GPU, whether it was handed out, address, bytes."""
 _kept: list[Any] = []
@@ -27,17 +30,24 @@ def begin() -> None:
     machine = cards.here()
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         machine = machine.times(0)
-    path = os.environ[cards.LIBRARY]
-    torch.ops.load_library(path)
-    library = ctypes.CDLL(path)
-    for name in ("current", "allocated", "peak", "history_length"):
-        getattr(library, f"simulated_{name}").restype = ctypes.c_int64
-    library.simulated_begin(machine.gpus, ctypes.c_int64(machine.memory_bytes))
+    library = load(os.environ[cards.LIBRARY])
+    library.begin(machine.gpus, ctypes.c_int64(machine.memory_bytes))
     answer_about_devices(library, machine)
     answer_about_memory(library, machine)
     answer_about_streams(library)
     _kept.append(kernels.register())
     nccl.answer()
+
+
+def load(path: str) -> Any:
+    """The functions of the built library, without their prefix."""
+    torch.ops.load_library(path)
+    library, found = ctypes.CDLL(path), SimpleNamespace()
+    for name in FUNCTIONS:
+        function = getattr(library, f"simulated_{name}")
+        function.restype = ctypes.c_int64
+        setattr(found, name, functools.partial(function))  # a plain one has no hash, and dynamo keeps a table of all
+    return found
 
 
 def answer_about_devices(library: Any, machine: cards.Machine) -> None:
@@ -57,10 +67,10 @@ def answer_about_devices(library: Any, machine: cards.Machine) -> None:
     def set_device(gpu: int) -> None:
         if gpu >= machine.gpus:
             raise RuntimeError("CUDA error: invalid device ordinal (simulated)")
-        library.simulated_set_current(gpu)
+        library.set_current(gpu)
 
     def exchange_device(gpu: int) -> int:
-        before = library.simulated_current()
+        before = library.current()
         if gpu >= 0:
             set_device(gpu)
         return before
@@ -72,11 +82,11 @@ def answer_about_devices(library: Any, machine: cards.Machine) -> None:
     )  # fmt: skip
     c, cuda = torch._C, torch.cuda
     c._cuda_init, c._cuda_getDeviceCount = initialise, device_count
-    c._cuda_getDevice, c._cuda_setDevice = library.simulated_current, set_device
+    c._cuda_getDevice, c._cuda_setDevice = library.current, set_device
     c._cuda_canDeviceAccessPeer = lambda one, other: one != other
     c._cuda_getCompiledVersion, c._cuda_getArchFlags = lambda: 12080, lambda: f"sm_{major}{minor}"
     cuda._get_device_properties = lambda gpu: properties
-    cuda._exchange_device = cuda._maybe_exchange_device = exchange_device
+    cuda._exchange_device, cuda._maybe_exchange_device = exchange_device, lambda gpu: exchange_device(gpu)
     cuda._device_count_nvml = lambda: machine.gpus  # which asks no driver
     cuda._is_in_bad_fork = cuda.random._is_in_bad_fork = lambda: asked.pid not in (None, os.getpid())
     cuda._queued_calls.clear()  # looks at how PyTorch was compiled for CUDA
@@ -87,14 +97,14 @@ def answer_about_memory(library: Any, machine: cards.Machine) -> None:
     """Bytes allocated and their peak; a snapshot of who got which block."""
 
     def memory_stats(gpu: int) -> dict[str, Any]:
-        bytes_ = {"current": library.simulated_allocated(gpu), "peak": library.simulated_peak(gpu)}
+        bytes_ = {"current": library.allocated(gpu), "peak": library.peak(gpu)}
         segments = {name: -(-nbytes // 2**21) * 2**21 for name, nbytes in bytes_.items()}  # as if there were one
         return {"allocated_bytes": {"all": bytes_}, "reserved_bytes": {"all": segments}}
 
     def snapshot(pool: Any) -> dict[str, Any]:
-        length = library.simulated_history_length()
+        length = library.history_length()
         numbers = (ctypes.c_int64 * (EVENT * length))()
-        library.simulated_history(numbers)
+        library.history(numbers)
         traces: list[list[dict[str, Any]]] = [[] for _ in range(machine.gpus)]
         for at in range(0, EVENT * length, EVENT):
             gpu, allocated, address, nbytes = numbers[at : at + EVENT]
@@ -104,16 +114,16 @@ def answer_about_memory(library: Any, machine: cards.Machine) -> None:
         return {"segments": [], "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
 
     def free_and_total(gpu: int) -> tuple[int, int]:
-        return machine.memory_bytes - library.simulated_allocated(gpu), machine.memory_bytes
+        return machine.memory_bytes - library.allocated(gpu), machine.memory_bytes
 
     def set_fraction(fraction: float, gpu: int) -> None:
-        library.simulated_set_capacity(gpu, ctypes.c_int64(int(fraction * machine.memory_bytes)))
+        library.set_capacity(gpu, ctypes.c_int64(int(fraction * machine.memory_bytes)))
 
     c = torch._C
     c._cuda_memoryStats, c._cuda_memorySnapshot = memory_stats, snapshot
-    c._cuda_resetPeakMemoryStats, c._cuda_setMemoryFraction = library.simulated_reset_peak, set_fraction
+    c._cuda_resetPeakMemoryStats, c._cuda_setMemoryFraction = library.reset_peak, set_fraction
     c._cuda_emptyCache = lambda: None
-    c._cuda_record_memory_history = lambda enabled, *rest: library.simulated_keep_history(enabled is not None)
+    c._cuda_record_memory_history = lambda enabled, *rest: library.keep_history(enabled is not None)
     torch.cuda._cudart = SimpleNamespace(cudaMemGetInfo=free_and_total)
 
 
@@ -121,7 +131,7 @@ def answer_about_streams(library: Any) -> None:
     """One stream a GPU, on which all is done at once; who waits for one has late copies brought home."""
     c, cuda = torch._C, torch.cuda
     cuda.Stream, cuda.Event = cuda.streams.Stream, cuda.streams.Event = streams.make(library)
-    c._cuda_synchronize = library.simulated_wait
+    c._cuda_synchronize = library.wait
     c._cuda_getCurrentStream = c._cuda_getDefaultStream = lambda gpu: (0, gpu, 1)
     c._cuda_getCurrentRawStream = lambda gpu: 0
     cuda.set_stream = lambda stream: None

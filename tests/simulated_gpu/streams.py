@@ -30,7 +30,7 @@ def make(library: Any) -> tuple[type, type]:
             return True
 
         def synchronize(self) -> None:
-            library.simulated_wait()
+            library.wait()
 
         def elapsed_time(self, other: Event) -> float:
             if not (self.enable_timing and other.enable_timing):
@@ -52,7 +52,7 @@ def make(library: Any) -> tuple[type, type]:
             return hash(self.device)
 
         def synchronize(self) -> None:
-            library.simulated_wait()
+            library.wait()
 
         def query(self) -> bool:
             return True
