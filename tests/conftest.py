@@ -97,9 +97,9 @@ def _count(items: list[pytest.Item]) -> None:
     """Tell `python -m tests` how many tests wait, by marker, and how many do not."""
     place = os.environ.get("COURSE_TEST_COUNTS")
     if place and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
-        counts: dict[str, int] = {"default": 0, "nightly": 0, "timed": 0}
+        counts: dict[str, int] = {"default": 0, "simulated": 0, "timed": 0, "nightly": 0}
         for item in items:
-            counts[next((name for name in ("timed", "nightly") if item.get_closest_marker(name)), "default")] += 1
+            counts[next((name for name in counts if item.get_closest_marker(name)), "default")] += 1
         Path(place).write_text(json.dumps(counts))
 
 

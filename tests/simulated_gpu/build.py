@@ -28,7 +28,7 @@ def problem() -> str:
     import torch
 
     if torch.version.cuda or torch.version.hip:
-        return f"PyTorch {torch.__version__} is built for GPUs; its CPU build is needed, as start.py installs it"
+        return f"PyTorch {torch.__version__} is built for GPUs, and only its CPU build can be given simulated ones"
     if not compiler():
         return "there is no compiler of C++: sudo apt-get install g++"
     try:
