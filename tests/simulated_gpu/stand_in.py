@@ -18,7 +18,7 @@ from tests.simulated_gpu import cards, kernels, nccl, streams
 
 WARPS = {"warp_size": 32, "max_threads_per_multi_processor": 1024, "regs_per_multiprocessor": 65536}
 FUNCTIONS = ("begin", "wait", "current", "set_current", "allocated", "peak", "reset_peak", "set_capacity")
-FUNCTIONS += ("keep_history", "history_length", "history")
+FUNCTIONS += ("resize", "keep_history", "history_length", "history")
 EVENT = 4
 """Numbers of an event of the history: GPU, whether it was handed out, address, bytes."""
 _kept: list[Any] = []
@@ -119,7 +119,14 @@ def answer_about_memory(library: Any, machine: cards.Machine) -> None:
     def set_fraction(fraction: float, gpu: int) -> None:
         library.set_capacity(gpu, ctypes.c_int64(int(fraction * machine.memory_bytes)))
 
-    c = torch._C
+    def resize(storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+        if storage.device.type != "cuda":
+            return of_cpu(storage, nbytes)
+        library.resize(ctypes.c_void_p(storage._cdata), ctypes.c_int64(nbytes))
+        return storage
+
+    c, of_cpu = torch._C, torch.UntypedStorage.resize_
+    torch.UntypedStorage.resize_ = resize
     c._cuda_memoryStats, c._cuda_memorySnapshot = memory_stats, snapshot
     c._cuda_resetPeakMemoryStats, c._cuda_setMemoryFraction = library.reset_peak, set_fraction
     c._cuda_emptyCache = lambda: None

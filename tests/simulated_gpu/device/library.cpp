@@ -64,6 +64,10 @@ void simulated_set_capacity(int gpu, int64_t bytes) {
   simulated::memory_of[gpu].capacity = bytes;
 }
 
+void simulated_resize(c10::StorageImpl* storage, int64_t bytes) {
+  simulated::resize_storage(storage, bytes);
+}
+
 void simulated_keep_history(bool on) {
   simulated::history.clear();
   simulated::history_is_kept = on;

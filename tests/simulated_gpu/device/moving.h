@@ -76,17 +76,19 @@ inline at::Tensor empty_strided(Sizes sizes, Sizes strides, Maybe<at::ScalarType
                                            c10::dtype_or_default(dtype));
 }
 
+inline void resize_storage(c10::StorageImpl* storage, size_t bytes) {
+  c10::DeviceGuard guard(storage->device());
+  auto resized = gpu_memory.allocate(bytes);
+  if (auto kept = std::min(bytes, storage->nbytes())) memcpy(resized.get(), storage->data(), kept);
+  storage->set_data_ptr_noswap(std::move(resized));
+  storage->set_nbytes(bytes);
+}
+
 inline const at::Tensor& resize_(const at::Tensor& tensor, Sizes sizes, Maybe<at::MemoryFormat>) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   size_t needed = (tensor.storage_offset() + tensor.numel()) * tensor.element_size();
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  if (needed > storage->nbytes()) {
-    c10::DeviceGuard guard(tensor.device());
-    auto grown = gpu_memory.allocate(needed);
-    if (storage->nbytes()) memcpy(grown.get(), storage->data(), storage->nbytes());
-    storage->set_data_ptr_noswap(std::move(grown));
-    storage->set_nbytes(needed);
-  }
+  if (needed > storage->nbytes()) resize_storage(storage, needed);
   return tensor;
 }
 
