@@ -12,7 +12,7 @@ import pytest
 from tests.simulated_gpu import build
 from tests.simulated_gpu.cards import H100, T4, Machine
 
-READS = ("tests/**/test_*.py",)
+READS = ("tests/**/test_*.py", "tests/simulated_gpu/device/*", "tests/simulated_gpu/site/*")
 ROOT = Path(__file__).parents[2]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:nbval", "-p", "no:cacheprovider", "--tb=short"]
 NOT_SEEN = {

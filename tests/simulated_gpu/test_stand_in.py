@@ -12,6 +12,7 @@ import pytest
 from tests.simulated_gpu import build
 from tests.simulated_gpu.cards import H100, T4, Machine
 
+READS = ("tests/simulated_gpu/device/*", "tests/simulated_gpu/site/*")
 pytestmark = pytest.mark.simulated
 
 
