@@ -1,12 +1,13 @@
 """Groups of ranks that PyTorch takes for NCCL's: gloo's, under that name.
 
-Stands for torch.distributed's `ProcessGroupNCCL`. That tensors of GPUs travel by it, and what NCCL refuses, is in
-`device/nccl.h`.
+Stands for torch.distributed's `ProcessGroupNCCL`. That tensors of GPUs travel by it, what NCCL refuses, and where ranks
+must come together is in `device/nccl.h`.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 from typing import Any
 
 import torch.distributed as dist
@@ -18,8 +19,8 @@ _kept: list[Any] = []
 """Groups, so that C++ finds their Python again, which has their name."""
 
 
-def answer() -> None:
-    """Let PyTorch find NCCL."""
+def answer(library: Any) -> None:
+    """Let PyTorch find NCCL, whose batches of messages need no communicator of two ranks."""
     if not dist.is_available():
         return
 
@@ -38,6 +39,17 @@ def answer() -> None:
         def name(self) -> str:
             return "nccl"
 
+    batch_isend_irecv = c10d.batch_isend_irecv
+
+    @functools.wraps(batch_isend_irecv)
+    def as_one(operations: Any) -> Any:
+        library.batch(True)
+        try:
+            return batch_isend_irecv(operations)
+        finally:
+            library.batch(False)
+
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = as_one
     c10d.ProcessGroupNCCL = ProcessGroupNCCL
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = PATIENCE

@@ -18,7 +18,7 @@ from tests.simulated_gpu import cards, kernels, nccl, streams
 
 WARPS = {"warp_size": 32, "max_threads_per_multi_processor": 1024, "regs_per_multiprocessor": 65536}
 FUNCTIONS = ("begin", "wait", "current", "set_current", "allocated", "peak", "reset_peak", "set_capacity")
-FUNCTIONS += ("resize", "keep_history", "history_length", "history")
+FUNCTIONS += ("batch", "resize", "keep_history", "history_length", "history")
 EVENT = 4
 """Numbers of an event of the history: GPU, whether it was handed out, address, bytes."""
 _kept: list[Any] = []
@@ -36,7 +36,7 @@ def begin() -> None:
     answer_about_memory(library, machine)
     answer_about_streams(library)
     _kept.append(kernels.register())
-    nccl.answer()
+    nccl.answer(library)
 
 
 def load(path: str) -> Any:

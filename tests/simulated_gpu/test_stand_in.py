@@ -109,6 +109,8 @@ OF_RANKS = {
     "dist.all_reduce(torch.ones(2, 3, device=here).t())": "Tensors must be contiguous",
     "dist.all_reduce(torch.ones(2, device=here).short())": "not supported for NCCL",
     "dist.all_reduce(torch.ones(2, device=here).int(), dist.ReduceOp.BAND)": "Cannot use ReduceOp.BAND",
+    "late(as_one=True)": "done",  # a batch uses the communicator of all
+    "late(as_one=False)": "rank 0 waits in isend",  # of a first message the host waits for the other rank
     "dist.all_reduce(torch.ones(2, device='cuda:0'))": "Duplicate GPU detected",
     "dist.all_reduce(torch.ones(2), group=dist.new_group(backend='nccl'))": "No backend type associated",
 }
@@ -117,13 +119,25 @@ RANKS = """
     import torch.distributed as dist
     from course_kit import ranks
 
+    def late(as_one):
+        message, other = torch.ones(1, device=ranks.device()), 1 - dist.get_rank()
+        verb = dist.irecv if dist.get_rank() else dist.isend
+        dist.barrier()
+        if dist.get_rank():
+            dist.barrier()
+        works = dist.batch_isend_irecv([dist.P2POp(verb, message, other)]) if as_one else [verb(message, other)]
+        if not dist.get_rank():
+            dist.barrier()
+        works[0].wait()
+        return "done"
+
     def call(expression):
-        return eval(expression, {"torch": torch, "dist": dist, "here": ranks.device()})
+        return eval(expression, {"torch": torch, "dist": dist, "here": ranks.device(), "late": late})
 
     if __name__ == "__main__":
         for expression in EXPRESSIONS:
             try:
-                print(ranks.run(call, expression, world_size=2)[0])
+                print(ranks.run(call, expression, world_size=2, timeout_s=10)[0])
             except Exception as error:
                 print(str(error).replace("\\n", " "))
 """

@@ -51,6 +51,7 @@ void simulated_begin(int gpus, int64_t bytes) {
   simulated::give_hooks();
   give_communication();
 }
+void simulated_batch(bool on) { simulated::is_batch = on; }
 void simulated_wait() { simulated::wait(); }
 int64_t simulated_current() { return simulated::current_gpu; }
 void simulated_set_current(int gpu) { simulated::current_gpu = gpu; }

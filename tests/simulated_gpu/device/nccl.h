@@ -1,7 +1,7 @@
 // Communication of tensors on simulated GPUs: gloo's, on the same memory, with what NCCL refuses.
 //
 // Stands for torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: what its checks say no to, and that
-// the first collective of a group brings all its ranks together, each with a GPU of its own.
+// ranks, each with a GPU of its own, must come together where a communicator is made.
 #pragma once
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -41,29 +41,45 @@ inline void refuse_what_nccl_refuses(const std::string& name, std::vector<c10::I
     });
 }
 
-// The first collective of a group: all its ranks meet, and NCCL sees who shares a GPU.
-inline void meet(const c10::intrusive_ptr<c10d::Backend>& backend, c10::DeviceIndex gpu) {
-  using Known = c10::weak_intrusive_ptr<c10d::Backend>;
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+constexpr int ALL = -1, MEETING = 1 << 30;  // a tag that nobody else has
+
+inline bool is_first(const Backend& backend, int other) {
+  using Known = std::pair<c10::weak_intrusive_ptr<c10d::Backend>, int>;
   static std::vector<Known> met;
-  {
-    std::lock_guard<std::mutex> held(lock);
-    auto gone = [](const Known& one) { return one.expired(); };
-    met.erase(std::remove_if(met.begin(), met.end(), gone), met.end());
-    for (auto& one : met)
-      if (one.lock() == backend) return;
-    met.emplace_back(backend);
-  }
-  std::vector<at::Tensor> mine = {at::full({1}, int64_t(gpu), at::kLong)};
-  std::vector<std::vector<at::Tensor>> all(1);
-  for (int rank = 0; rank < backend->getSize(); rank++) all[0].push_back(at::empty({1}, at::kLong));
-  backend->allgather(all, mine)->wait();
-  for (int rank = 0; rank < backend->getSize(); rank++)
-    TORCH_CHECK_WITH(
-        DistBackendError,
-        rank == backend->getRank() || all[0][rank].item<int64_t>() != gpu,
-        "Duplicate GPU detected : rank ", backend->getRank(), " and rank ", rank,
-        " both on CUDA device ", int(gpu), " (simulated NCCL)");
+  std::lock_guard<std::mutex> held(lock);
+  auto gone = [](const Known& one) { return one.first.expired(); };
+  met.erase(std::remove_if(met.begin(), met.end(), gone), met.end());
+  for (auto& one : met)
+    if (one.first.lock() == backend && one.second == other) return false;
+  met.emplace_back(backend, other);
+  return true;
 }
+
+// A communicator is made by the first collective of a group, and by the first message between two
+// ranks of it: the host waits there until all of them have come, and NCCL sees who shares a GPU.
+inline void meet(const Backend& backend, int other, c10::DeviceIndex gpu) {
+  if (other == backend->getRank() || !is_first(backend, other)) return;
+  std::vector<at::Tensor> mine = {at::full({1}, int64_t(gpu), at::kLong)}, theirs;
+  if (other == ALL) {
+    std::vector<std::vector<at::Tensor>> all(1);
+    for (int i = 0; i < backend->getSize(); i++) all[0].push_back(at::empty({1}, at::kLong));
+    backend->allgather(all, mine)->wait();
+    theirs = all[0];
+    theirs.erase(theirs.begin() + backend->getRank());
+  } else {
+    theirs = {at::empty({1}, at::kLong)};
+    auto sent = backend->send(mine, other, MEETING), came = backend->recv(theirs, other, MEETING);
+    sent->wait();
+    came->wait();
+  }
+  for (auto& gpu_of_another : theirs)
+    TORCH_CHECK_WITH(DistBackendError, gpu_of_another.item<int64_t>() != gpu,
+                     "Duplicate GPU detected : rank ", backend->getRank(), " and another rank both "
+                     "on CUDA device ", int(gpu), " (simulated NCCL)");
+}
+
+inline thread_local bool is_batch = false;  // its messages use the group's communicator
 
 // Gloo refuses tensors of a GPU: it gets their aliases, in a group whose backend for the CPU is the
 // one that the real group has for GPUs. Averages are sums, divided.
@@ -83,7 +99,9 @@ inline void over_gloo(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       auto group = argument.toCustomClass<c10d::ProcessGroup>();
       auto backend = group->getBackend(c10::kCUDA);
       ranks = group->getSize();
-      if (name != "c10d::send" && name != "c10d::recv_") meet(backend, device.index());
+      bool is_message = name == "c10d::send" || name == "c10d::recv_";
+      if (!is_batch || !is_message)
+        meet(backend, is_message ? arguments[2].toInt() : ALL, device.index());
       auto twin = c10::make_intrusive<c10d::ProcessGroup>(group->getRank(), group->getSize());
       twin->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
       argument = c10::IValue(twin);
