@@ -84,7 +84,10 @@ class Predicted(NamedTuple):
 
 def calibrate(training: Training, world_sizes: Sequence[int] = (1, 2, 4)) -> Machine:
     """Measure the pace of so many ranks at once, each with the whole GPT: a few seconds for each number of ranks."""
-    paces = {n: ranks.run(measure_pace, training, world_size=n, diagnose=False)[0] for n in world_sizes}
+    paces = dict[int, Pace]()
+    for n in world_sizes:  # on the CPU, where the capstone trains: where each rank has a GPU, its batch would lie there
+        with ranks.Ranks(n, backend="gloo", diagnose=False) as pool:
+            paces[n] = pool.run(measure_pace, training)[0]
     return Machine(count_cores(), paces)
 
 
