@@ -7,7 +7,7 @@ NCCL's, and refuse what NCCL refuses.
 
 What it cannot see: seconds, the rounding of a GPU's kernels (they are the CPU's) and TF32, the
 workspaces of cuBLAS, segments and so bytes reserved, streams that run beside each other, NCCL's
-timing and order, Triton, fused attention (it is written out here), and what products beyond 4 GFLOP
+timing and order, Triton, fused attention (it is written out here), and what products beyond a GFLOP
 give (NaN here). Nothing that passes here has been seen on a GPU, and no device here has the name of
 one without "simulated".
 
