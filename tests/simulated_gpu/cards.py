@@ -48,14 +48,11 @@ class Machine:
         return replace(self, gpus=gpus)
 
     def environment(self, library: Path) -> dict[str, str]:
-        """This process's environment, for a child that shall be such a machine.
-
-        Its ranks import the tests' modules anew: what this process was told about them is left out.
-        """
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        """This process's environment, for a child that shall be such a machine, without what these tests set in it."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COURSE_"))}
         path = [str(HERE / "site"), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
         python_path = os.pathsep.join(filter(None, path))
-        return ours | {GPU: self.words, LIBRARY: str(library), "PYTHONPATH": python_path}
+        return others | {GPU: self.words, LIBRARY: str(library), "PYTHONPATH": python_path}
 
 
 T4 = Machine("T4", (7, 5), 15 * GIB, 40)

@@ -66,7 +66,7 @@ def backward_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def register() -> torch.library.Library:
     """Give the kernels to PyTorch, for as long as the result is kept."""
-    library = torch.library.Library("aten", "IMPL", "CUDA")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL", "CUDA")
     for name, kernel in {
         "native_layer_norm": layer_norm,
         "native_layer_norm_backward": layer_norm_backward,
