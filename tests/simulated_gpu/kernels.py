@@ -70,8 +70,8 @@ def register() -> torch.library.Library:
     for name, kernel in {
         "native_layer_norm": layer_norm,
         "native_layer_norm_backward": layer_norm_backward,
-        "_softmax": softmax_of(torch._softmax),
-        "_log_softmax": softmax_of(torch._log_softmax),
+        "_softmax": softmax_of(aten._softmax),
+        "_log_softmax": softmax_of(aten._log_softmax),
         "_softmax_backward_data": backward_of(aten._softmax_backward_data),
         "_log_softmax_backward_data": backward_of(aten._log_softmax_backward_data),
     }.items():

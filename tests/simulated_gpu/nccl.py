@@ -10,8 +10,11 @@ import datetime
 import functools
 from typing import Any
 
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
+import torch.distributed
+from torch.distributed import distributed_c10d
+
+dist: Any = torch.distributed
+c10d: Any = distributed_c10d
 
 PATIENCE = datetime.timedelta(minutes=10)
 """What NCCL's groups wait unless they are told otherwise."""
@@ -24,7 +27,7 @@ def answer(library: Any) -> None:
     if not dist.is_available():
         return
 
-    class ProcessGroupNCCL(c10d.ProcessGroupGloo):
+    class ProcessGroupNCCL(distributed_c10d.ProcessGroupGloo):
         """A group of gloo's that says it is NCCL's."""
 
         class Options:

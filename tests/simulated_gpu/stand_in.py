@@ -16,6 +16,8 @@ import torch
 
 from tests.simulated_gpu import cards, kernels, nccl, streams
 
+C: Any = torch._C
+CUDA: Any = torch.cuda
 WARPS = {"warp_size": 32, "max_threads_per_multi_processor": 1024, "regs_per_multiprocessor": 65536}
 FUNCTIONS = ("begin", "wait", "current", "set_current", "allocated", "peak", "reset_peak", "set_capacity")
 FUNCTIONS += ("batch", "resize", "keep_history", "history_length", "history")
@@ -62,7 +64,7 @@ def answer_about_devices(library: Any, machine: cards.Machine) -> None:
         generators = tuple(torch.ops.simulated_gpu.generator(gpu) for gpu in range(device_count()))
         for generator in generators:
             generator.seed()  # by chance, unless somebody has asked for a seed
-        torch.cuda.default_generators = generators
+        CUDA.default_generators = generators
 
     def set_device(gpu: int) -> None:
         if gpu >= machine.gpus:
@@ -80,16 +82,15 @@ def answer_about_devices(library: Any, machine: cards.Machine) -> None:
         name=machine.name, major=major, minor=minor, total_memory=machine.memory_bytes, uuid="", is_integrated=0,
         multi_processor_count=machine.processors, L2_cache_size=4 * 2**20, gcnArchName="", **WARPS,
     )  # fmt: skip
-    c, cuda = torch._C, torch.cuda
-    c._cuda_init, c._cuda_getDeviceCount = initialise, device_count
-    c._cuda_getDevice, c._cuda_setDevice = library.current, set_device
-    c._cuda_canDeviceAccessPeer = lambda one, other: one != other
-    c._cuda_getCompiledVersion, c._cuda_getArchFlags = lambda: 12080, lambda: f"sm_{major}{minor}"
-    cuda._get_device_properties = lambda gpu: properties
-    cuda._exchange_device, cuda._maybe_exchange_device = exchange_device, lambda gpu: exchange_device(gpu)
-    cuda._device_count_nvml = lambda: machine.gpus  # which asks no driver
-    cuda._is_in_bad_fork = cuda.random._is_in_bad_fork = lambda: asked.pid not in (None, os.getpid())
-    cuda._queued_calls.clear()  # looks at how PyTorch was compiled for CUDA
+    C._cuda_init, C._cuda_getDeviceCount = initialise, device_count
+    C._cuda_getDevice, C._cuda_setDevice = library.current, set_device
+    C._cuda_canDeviceAccessPeer = lambda one, other: one != other
+    C._cuda_getCompiledVersion, C._cuda_getArchFlags = lambda: 12080, lambda: f"sm_{major}{minor}"
+    CUDA._get_device_properties = lambda gpu: properties
+    CUDA._exchange_device, CUDA._maybe_exchange_device = exchange_device, lambda gpu: exchange_device(gpu)
+    CUDA._device_count_nvml = lambda: machine.gpus  # which asks no driver
+    CUDA._is_in_bad_fork = CUDA.random._is_in_bad_fork = lambda: asked.pid not in (None, os.getpid())
+    CUDA._queued_calls.clear()  # looks at how PyTorch was compiled for CUDA
     torch.version.cuda = "12.8"
 
 
@@ -125,21 +126,20 @@ def answer_about_memory(library: Any, machine: cards.Machine) -> None:
         library.resize(ctypes.c_void_p(storage._cdata), ctypes.c_int64(nbytes))
         return storage
 
-    c, of_cpu = torch._C, torch.UntypedStorage.resize_
-    torch.UntypedStorage.resize_ = resize
-    c._cuda_memoryStats, c._cuda_memorySnapshot = memory_stats, snapshot
-    c._cuda_resetPeakMemoryStats, c._cuda_setMemoryFraction = library.reset_peak, set_fraction
-    c._cuda_emptyCache = lambda: None
-    c._cuda_record_memory_history = lambda enabled, *rest: library.keep_history(enabled is not None)
-    torch.cuda._cudart = SimpleNamespace(cudaMemGetInfo=free_and_total)
+    storages: Any = torch.UntypedStorage
+    of_cpu, storages.resize_ = storages.resize_, resize
+    C._cuda_memoryStats, C._cuda_memorySnapshot = memory_stats, snapshot
+    C._cuda_resetPeakMemoryStats, C._cuda_setMemoryFraction = library.reset_peak, set_fraction
+    C._cuda_emptyCache = lambda: None
+    C._cuda_record_memory_history = lambda enabled, *rest: library.keep_history(enabled is not None)
+    CUDA._cudart = SimpleNamespace(cudaMemGetInfo=free_and_total)
 
 
 def answer_about_streams(library: Any) -> None:
     """One stream a GPU, on which all is done at once; who waits for one has late copies brought home."""
-    c, cuda = torch._C, torch.cuda
-    cuda.Stream, cuda.Event = cuda.streams.Stream, cuda.streams.Event = streams.make(library)
-    c._cuda_synchronize = library.wait
-    c._cuda_getCurrentStream = c._cuda_getDefaultStream = lambda gpu: (0, gpu, 1)
-    c._cuda_getCurrentRawStream = lambda gpu: 0
-    cuda.set_stream = lambda stream: None
-    cuda.is_current_stream_capturing = lambda: False
+    CUDA.Stream, CUDA.Event = CUDA.streams.Stream, CUDA.streams.Event = streams.make(library)
+    C._cuda_synchronize = library.wait
+    C._cuda_getCurrentStream = C._cuda_getDefaultStream = lambda gpu: (0, gpu, 1)
+    C._cuda_getCurrentRawStream = lambda gpu: 0
+    CUDA.set_stream = lambda stream: None
+    CUDA.is_current_stream_capturing = lambda: False
