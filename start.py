@@ -66,7 +66,7 @@ def main():
     opening.add_argument("lesson", nargs="?", default="00", help="number or name, such as 03 or lab03 (default: 00)")
     opening.add_argument("--no-browser", action="store_true", help="only print the address")
     test = commands.add_parser("test", help="run the check, or some of it; ends with where time went and the verdict")
-    words = "all (with what waits), changed (what the last change can touch), lint, types, a folder or file of tests"
+    words = "all (with what waits), changed (by the last one), gpu (simulated), lint, types, a folder or file of tests"
     test.add_argument("words", nargs="*", help=words)
     arguments = parser.parse_args(spelled_out(sys.argv[1:]))
     if arguments.command == "test" and not os.path.isdir(os.path.join(ROOT, "tests")):

@@ -44,7 +44,7 @@ class Row:
 def main() -> int:
     """Run what was asked for, and end with where time went, what was left, and the verdict."""
     parser = argparse.ArgumentParser(prog="python3 start.py test", description=__doc__)
-    parser.add_argument("words", nargs="*", help="all, changed, lint, types, folders or files of tests")
+    parser.add_argument("words", nargs="*", help="all, changed, gpu, lint, types, folders or files of tests")
     try:
         plan = asked_for(parser.parse_args().words)
     except ValueError as problem:
@@ -147,6 +147,7 @@ def report(rows: Sequence[Row], seconds: float, waiting: Mapping[str, int]) -> i
         print("In CI, what should have run and did not is a failure.")
     if waiting.get("nightly") or waiting.get("timed"):
         left = f"{waiting['nightly']} tests that another one stands for, {waiting['timed']} that read a clock"
+        left += f", {waiting['simulated']} on simulated GPUs" if waiting.get("simulated") else ""
         print(f"Left for `python3 start.py test all`: {left}; {waiting['default']} ran or were skipped here.")
     said = "NOT all passed" if not good else "All that ran passed" if missing else "All passed"
     print(f"{said} in {seconds:.0f} s.", flush=True)

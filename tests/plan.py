@@ -1,7 +1,8 @@
 """The plan of `python3 start.py test`: what runs by default, what waits for `test all`, what some tests need.
 
-A test waits by its marker alone: `nightly`, since another test tells the same story, or `timed`, since it reads a clock
-or makes load, for which it runs alone and last. Everything else is the default.
+A test waits by its marker alone: `nightly`, since another test tells the same story; `timed`, since it reads a clock
+or makes load, for which it runs alone and last; or `simulated`, since it makes GPUs that are none, in a run of its own
+that `start.py test gpu` is, too. Everything else is the default.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BESIDE = {
     "types": [["pyright", "--pythonpath", sys.executable]],
 }
 """What runs beside the tests: name → modules of Python with their arguments."""
-WAITING = ("nightly", "timed")
+WAITING = ("nightly", "timed", "simulated")
 """The markers of tests that wait for `test all`."""
 MOST_WORKERS = 8
 
@@ -48,6 +49,9 @@ class Need:
 BROWSER = Need("browser", machine.browser, "tests/browser", "browser")
 SANDBOX = Need("sandbox", machine.sandbox, "tests/grading", "sandbox", systems=("linux",))
 FOREIGN = Need("foreign", machine.foreign, "tests/foreign")
+GPU = Need("gpu", machine.simulated_gpu, "tests/simulated_gpu", "simulated", systems=("linux",))
+WAITING_NEEDS = (FOREIGN, GPU)
+"""The needs of tests that `test all` alone runs, and whoever asks for their room."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,9 @@ class Plan:
     def needs(self) -> list[Need]:
         """The needs of these tests."""
         if self.rooms == ("tests",):
-            return [BROWSER, SANDBOX, *([FOREIGN] if self.everything else [])]
-        needs = [need for need in (BROWSER, SANDBOX, FOREIGN) if need.room in " ".join(self.rooms)]
-        return [need for need in needs if need != FOREIGN or self.everything or not self.changed]
+            return [BROWSER, SANDBOX, *(WAITING_NEEDS if self.everything else ())]
+        needs = [need for need in (BROWSER, SANDBOX, *WAITING_NEEDS) if need.room in " ".join(self.rooms)]
+        return [need for need in needs if need not in WAITING_NEEDS or self.everything or not self.changed]
 
     def runs(self, missing: Sequence[Need]) -> dict[str, list[str]]:
         """Name → command of each run of pytest, in order; tests that need something missing are left out."""
@@ -81,9 +85,17 @@ class Plan:
         has = "".join(f" and not {need.marker}" for need in missing if need.marker)
         asked = [*self.rooms, *(f"--changed={name}" for name in self.changed)]
         workers = ["-n", str(worker_count()), "--dist", "worksteal"]
-        at_once = "not timed" if self.everything else " and ".join(f"not {marker}" for marker in WAITING)
-        runs = {"tests": [*PYTEST, *workers, "-m", at_once + has, *asked]}
-        return runs | ({"timed": [*PYTEST, "-m", "timed" + has, *asked]} if self.everything else {})
+        of_gpu = [room for room in self.rooms if room.startswith(GPU.room) and not self.changed]
+        runs = dict[str, list[str]]()
+        if len(of_gpu) < len(self.rooms):
+            at_once = " and ".join(f"not {marker}" for marker in (WAITING[1:] if self.everything else WAITING))
+            runs["tests"] = [*PYTEST, *workers, "-m", at_once + has, *asked]
+            if self.everything:
+                runs["timed"] = [*PYTEST, "-m", "timed" + has, *asked]
+        if GPU in self.needs and GPU not in missing:
+            simulated = "simulated" if self.everything and of_gpu else "simulated and not weekly"
+            runs["gpu"] = [*PYTEST, *workers, "-m", simulated, *asked]
+        return runs
 
 
 def asked_for(words: Sequence[str]) -> Plan:
@@ -92,7 +104,7 @@ def asked_for(words: Sequence[str]) -> Plan:
     Raises:
         ValueError: a word names nothing; the message lists the words that there are.
     """
-    rooms = [place(word) for word in words if word not in ("all", "changed", *BESIDE)]
+    rooms = [GPU.room if word == GPU.name else place(word) for word in words if word not in ("all", "changed", *BESIDE)]
     beside = tuple(word for word in words if word in BESIDE)
     if "changed" in words and not rooms:
         return of_change(changed.changed_files(ROOT), everything="all" in words)
@@ -123,7 +135,7 @@ def place(word: str) -> str:
         if path.exists() and path.is_relative_to(ROOT / "tests"):
             return path.relative_to(ROOT).as_posix()
     folders = sorted(path.name for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py")))
-    there_is = f"all, changed, {', '.join(BESIDE)}, or a folder or file of tests: {', '.join(folders)}"
+    there_is = f"all, changed, gpu, {', '.join(BESIDE)}, or a folder or file of tests: {', '.join(folders)}"
     raise ValueError(f"there is no {word!r}; there is {there_is}")
 
 

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 
 import start
 from tests import machine
+from tests.simulated_gpu import build
 
 SCRIPT = '#!/bin/sh\necho "$0 $*" >> {log}\n{then}\n'
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
@@ -145,3 +146,20 @@ def test_the_stage_installs_what_the_extra_names() -> None:
     project = tomllib.loads((Path(start.ROOT) / "pyproject.toml").read_text("utf-8"))["project"]
     extra = [Requirement(text).name for text in project["optional-dependencies"]["foreign"]]
     assert tuple(extra) == machine.FOREIGN
+
+
+def test_a_compiler_is_installed_for_simulated_gpus_where_that_needs_no_password(
+    fake: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build, "FOLDER", tmp_path / "built")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    fake.be("debian", root=False)
+    assert machine.simulated_gpu() == "there is no compiler of C++: sudo apt-get install g++" and not fake.calls()
+    fake.be("debian", root=True)
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho 'x.h:1: error: no such key' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    fake.has("apt-get", f'[ "$1" = update ] || /bin/cp {compiler} {fake.programs}/g++')
+    assert machine.simulated_gpu().endswith(f"for PyTorch {torch.__version__}: x.h:1: error: no such key")
+    assert fake.calls()[-1].endswith(" g++")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import subprocess
@@ -15,12 +16,13 @@ import pytest
 from tests import __main__ as command
 from tests import clock, plan
 from tests.__main__ import FAILED, MISSING, NOT_HERE, PASSED, Row
-from tests.plan import BROWSER, FOREIGN, SANDBOX, WAITING, Need, Plan
+from tests.plan import BROWSER, FOREIGN, GPU, SANDBOX, WAITING, Need, Plan
 
 ROOT = Path(__file__).parents[1]
 TESTS = Row("tests", PASSED, 9.0, "7 passed in 9 s")
 NO_BROWSER = Row("browser", MISSING, 0.1, "there is no Chromium: sudo apt-get install chromium")
 NO_SANDBOX = Row("sandbox", NOT_HERE, 0.0, "only linux can have it")
+NO_COMPILER = Row("gpu", MISSING, 0.1, "there is no compiler of C++: sudo apt-get install g++")
 Verdict = Callable[..., tuple[int, str]]
 
 
@@ -49,6 +51,8 @@ def verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ([TESTS, NO_SANDBOX], "true", 0, "All passed in 60 s."),
         ([TESTS, NO_SANDBOX, NO_BROWSER], "true", 1, "sandbox  not for this system"),
         ([NO_BROWSER], "", 1, "NOT all passed"),
+        ([TESTS, NO_COMPILER], "", 0, "there is no compiler of C++: sudo apt-get install g++"),
+        ([TESTS, NO_COMPILER], "true", 1, "what should have run and did not is a failure"),
     ],
 )
 def test_the_verdict(verdict: Verdict, rows: list[Row], ci: str, code: int, words: str) -> None:
@@ -57,8 +61,9 @@ def test_the_verdict(verdict: Verdict, rows: list[Row], ci: str, code: int, word
 
 
 def test_what_was_left_is_told_with_its_numbers(verdict: Verdict) -> None:
-    said = verdict(TESTS, waiting={"default": 7, "nightly": 5, "timed": 2})[1]
-    assert "Left for `python3 start.py test all`: 5 tests that another one stands for, 2 that read a clock; 7" in said
+    said = verdict(TESTS, waiting={"default": 7, "nightly": 5, "timed": 2, "simulated": 3})[1]
+    left = "5 tests that another one stands for, 2 that read a clock, 3 on simulated GPUs; 7"
+    assert f"Left for `python3 start.py test all`: {left}" in said
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,8 @@ def test_a_check_can_end_green_on_every_system(
         (["all"], Plan(everything=True)),
         (["lint"], Plan(rooms=(), beside=("lint",))),
         (["labs", "types"], Plan(rooms=("tests/labs",), beside=("types",))),
+        (["gpu"], Plan(rooms=("tests/simulated_gpu",), beside=())),
+        (["all", "gpu"], Plan(everything=True, rooms=("tests/simulated_gpu",), beside=())),
         (["all", "tests/ranks"], Plan(everything=True, rooms=("tests/ranks",), beside=())),
         (["test_units.py"], Plan(rooms=("tests/test_units.py",), beside=())),
     ],
@@ -119,7 +126,8 @@ def test_words_make_a_plan(words: list[str], expected: Plan) -> None:
     ("words", "needs"),
     [
         ([], [BROWSER, SANDBOX]),
-        (["all"], [BROWSER, SANDBOX, FOREIGN]),
+        (["all"], [BROWSER, SANDBOX, FOREIGN, GPU]),
+        (["gpu"], [GPU]),
         (["labs"], []),
         (["grading"], [SANDBOX]),
         (["foreign"], [FOREIGN]),
@@ -131,7 +139,9 @@ def test_only_what_is_needed_is_installed(words: list[str], needs: list[Need]) -
 
 
 def test_an_unknown_word_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="there is no 'labz'; there is all, changed, lint, types, or a folder.*labs"):
+    with pytest.raises(
+        ValueError, match="there is no 'labz'; there is all, changed, gpu, lint, types, or a folder.*labs"
+    ):
         plan.asked_for(["labz"])
 
 
@@ -154,10 +164,33 @@ def test_a_change_runs_what_it_touches_and_all_where_it_is_not_known(
 
 def test_what_waits_is_left_out_by_its_marker_and_nothing_else() -> None:
     runs = Plan().runs([])
-    assert list(runs) == ["tests"] and "not nightly and not timed" in runs["tests"]
+    assert list(runs) == ["tests"] and "not nightly and not timed and not simulated" in runs["tests"]
     runs = Plan(everything=True).runs([BROWSER])
-    assert "not timed and not browser" in runs["tests"] and "timed and not browser" in runs["timed"]
+    apart = "not timed and not simulated and not browser"
+    assert apart in runs["tests"] and "timed and not browser" in runs["timed"]
     assert "-n" in runs["tests"] and "-n" not in runs["timed"], "what reads a clock runs alone"
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "expression"),
+    [
+        ("all", ["tests", "timed", "gpu"], "simulated and not weekly"),
+        ("gpu", ["gpu"], "simulated and not weekly"),
+        ("all gpu", ["gpu"], "simulated"),
+        ("gpu test_units.py", ["tests", "gpu"], "simulated and not weekly"),
+    ],
+)
+def test_what_runs_on_simulated_gpus_has_a_run_of_its_own(words: str, names: list[str], expression: str) -> None:
+    asked = plan.asked_for(words.split())
+    runs = asked.runs([])
+    assert list(runs) == names and expression in runs["gpu"]
+    assert "gpu" not in asked.runs([GPU])
+
+
+def test_a_change_builds_no_gpu_but_in_test_all() -> None:
+    touched = Plan(rooms=("tests/simulated_gpu/test_pages.py",), changed=("tests/conftest.py",))
+    assert touched.needs == [] and list(touched.runs([])) == ["tests"]
+    assert list(dataclasses.replace(touched, everything=True).runs([])) == ["tests", "timed", "gpu"]
 
 
 @pytest.mark.parametrize(("have", "expected"), [(1, 2), (2, 3), (7, 8), (64, 8)])
@@ -228,8 +261,10 @@ def test_every_room_has_tests_by_default_and_no_test_waits_twice() -> None:
         ran = subprocess.run([*collect, expression], cwd=ROOT, capture_output=True, text=True)
         return re.findall(r"^tests/[^\n]*::[^\n]*", ran.stdout, re.M)
 
-    default, nightly, timed = (collected(it) for it in ("not nightly and not timed", *WAITING))
-    print(f"{len(default)} tests by default, {len(nightly)} nightly, {len(timed)} timed")
-    assert default and nightly and timed and not collected(" and ".join(WAITING))
-    rooms = {path.parent.name for path in ROOT.glob("tests/*/test_*.py")} - {"foreign"}
+    at_once = " and ".join(f"not {marker}" for marker in WAITING)
+    default, nightly, timed, simulated = (collected(it) for it in (at_once, *WAITING))
+    print(f"{len(default)} tests by default, {len(nightly)} nightly, {len(timed)} timed, {len(simulated)} simulated")
+    assert default and nightly and timed and simulated
+    assert not any(collected(f"{one} and {other}") for one, other in itertools.combinations(WAITING, 2))
+    rooms = {path.parent.name for path in ROOT.glob("tests/*/test_*.py")} - {"foreign", "simulated_gpu"}
     assert rooms <= {name.split("/")[1] for name in default}

@@ -61,7 +61,7 @@ def test_weights_on_a_slow_way_home_do_not_hear_of_the_next_update(dtype: torch.
         both.step(batch)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_steps_stay_the_same() -> None:
     both = beside(GPT(CONFIG, dtype=torch.bfloat16).cuda())
     for inputs, targets in BATCHES:
