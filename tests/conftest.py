@@ -98,7 +98,7 @@ def _count(items: list[pytest.Item]) -> None:
     """Tell `python -m tests` how many tests wait, by marker, and how many do not."""
     place = os.environ.get("COURSE_TEST_COUNTS")
     if place and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
-        counts = dict.fromkeys(("default", *reversed(WAITING)), 0)
+        counts: dict[str, int] = dict.fromkeys(("default", *reversed(WAITING)), 0)
         for item in items:
             counts[next((name for name in counts if item.get_closest_marker(name)), "default")] += 1
         Path(place).write_text(json.dumps(counts))
