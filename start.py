@@ -176,8 +176,7 @@ def install(extras, fresh):
         step("[1/3] make .venv", [getattr(sys, "_base_executable", sys.executable), "-m", "venv", VENV], start)
     write_state({"installing": os.getpid()})
     pip = [PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2", "install"]
-    pip += ["--no-compile"]  # Python compiles what is imported; all there is would take half a minute more
-    pip += ["-c", os.path.join(ROOT, "constraints.txt")]
+    pip += ["--no-compile", "-c", os.path.join(ROOT, "constraints.txt")]  # compiling all there is takes half a minute
     step("[2/3] install PyTorch", pip + [TORCH, "hatchling", "editables"] + torch_index(), start)
     step("[3/3] install the course", pip + ["--no-build-isolation", "-e", ".[%s]" % ",".join(extras)], start)
     print("Ready after %s. The next call starts at once.\n" % duration(time.time() - start))

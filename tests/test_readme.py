@@ -70,7 +70,7 @@ def test_the_minutes_of_the_term_are_those_of_the_headers() -> None:
     assert told == {path.stem: stated(nbformat.read(path, as_version=4).cells) for path in notebooks}
 
 
-LIMITS = {"course_lib": 15_050, "course_kit": 7_600, "course_pages": 13_600, "tests": 41_050}
+LIMITS = {"course_lib": 15_050, "course_kit": 7_600, "course_pages": 13_600, "tests": 41_200}
 """The most lines of each package, for lessons 00 to 17."""
 LONGEST_FILE, LONGEST_IDEA, LONGEST_FUNCTION = 300, 500, 50
 ONE_IDEA = {

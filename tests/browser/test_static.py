@@ -55,6 +55,7 @@ def test_an_exported_page_holds_a_living_explorer(states: dict[str, dict[str, An
     assert page.locator("#widget").evaluate(TOUCH), "answers to nobody"
 
 
+@pytest.mark.nightly  # test_explorers.py of the pages asks what is sent
 def test_a_page_without_scripts_shows_the_picture(notebook: nbformat.NotebookNode) -> None:
     """What GitHub shows, and every viewer that does not know widgets."""
     static = copy.deepcopy(notebook)

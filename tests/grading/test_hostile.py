@@ -198,6 +198,7 @@ def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> 
     assert result.of("q2")[1].message.startswith("not run")
 
 
+@pytest.mark.nightly  # ranks in a deadlock do, too
 def test_ranks_that_run_out_of_time_cost_their_question(full_key: NotebookNode) -> None:
     answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
     impatient = copy.deepcopy(full_key)

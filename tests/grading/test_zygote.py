@@ -171,6 +171,7 @@ def test_a_kernel_that_is_not_isolated_does_not_start() -> None:
             os.close(fd)
 
 
+@pytest.mark.nightly  # a killed zygote's kernels start anew, too
 def test_where_kernels_cannot_be_forked_results_are_the_same(
     key: NotebookNode, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

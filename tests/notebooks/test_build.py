@@ -56,6 +56,7 @@ def test_nothing_of_this_run_or_machine_is_stored(built: Lesson) -> None:
     assert "PYTEST_CURRENT_TEST" not in text
 
 
+@pytest.mark.nightly  # test_kernel.py hears the ranks of a cell
 def test_prints_of_child_processes_are_kept(built: Lesson) -> None:
     assert "".join(output.text for output in code_cells(built)[1].outputs) == "a child speaks\n"
 
