@@ -103,8 +103,9 @@ def repository_url(root: Path) -> str:
 
 def split_tag(repository: str) -> tuple[str, str]:
     """An address without its tag, and the tag: `https://host/path@v0.1` → `https://host/path`, `v0.1`; else `main`."""
-    address, _, tag = repository.partition("@")
-    return address, tag or "main"
+    place, slash, name = repository.rpartition("/")  # an "@" further left belongs to a user
+    name, _, tag = name.partition("@")
+    return place + slash + name, tag or "main"
 
 
 def add_colab(cells: list[NotebookNode], repository: str, notebook: str) -> None:
