@@ -77,7 +77,8 @@ TOO_WIDE = """([root, places, onPurpose]) => places.flatMap((place) => {
 })"""
 """Where the page scrolls sideways, or something is wider than its room."""
 FAINT = """([root, dark, least]) => {
-    [document.body.style.background, document.body.style.color] = dark ? ['#111', '#eee'] : ['#fff', '#222'];
+    const page = document.body.style, before = page.cssText;
+    [page.background, page.color] = dark ? ['#111', '#eee'] : ['#fff', '#222'];
     const canvas = Object.assign(document.createElement('canvas'), { width: 1, height: 1 }).getContext('2d');
     const luminance = (layers) => {
         for (const layer of layers) { canvas.fillStyle = layer; canvas.fillRect(0, 0, 1, 1); }
@@ -92,14 +93,15 @@ FAINT = """([root, dark, least]) => {
         const [a, b] = [luminance(behind), luminance([...behind, color])].sort((a, b) => a - b);
         return (b + 0.05) / (a + 0.05);
     };
-    const says = (node) => [...node.childNodes].some(
-        (each) => each.nodeType === 3 && /[\\p{L}\\p{N}]/u.test(each.data));
-    return [...root.querySelectorAll('*:not(svg *, option, :disabled, style, script)')]
+    const says = (node) => [...node.childNodes].some((each) => each.nodeType === 3 && each.data.trim());
+    const found = [...root.querySelectorAll('*:not(svg *, option, :disabled, style, script, .mm-arrow)')]
         .filter((node) => says(node) && node.checkVisibility() && inkOf(node) !== 'rgba(0, 0, 0, 0)')
         .filter((node) => contrast(node) < least)
         .map((node) => [contrast(node).toFixed(1), node.className, node.textContent.slice(0, 40)]);
+    page.cssText = before;
+    return found;
 }"""
-"""Words that stand out too little from what lies behind them; not those in a drawing, and none that are clear."""
+"""Words that stand out too little from what lies behind them; none in a drawing (an arrow is one), none that are clear."""
 ON_PURPOSE = "svg, svg *, option, .ax-line, .ex-longer, .bx-bit, .px-bar, .xp-cell"
 """A line that stands out, a bar that fades out, and cells whose words a narrow page cuts."""
 

@@ -54,7 +54,6 @@ def dask_executor(cluster: Any) -> Iterator[DaskExecutor]:
         yield executor
 
 
-@pytest.mark.nightly
 def test_both_give_the_same_results(dask_executor: DaskExecutor, key: NotebookNode, tmp_path: Path) -> None:
     handed_in = [
         submission(notebook(key), "right"),

@@ -122,7 +122,7 @@ def test_resume_takes_what_still_holds(
     assert grade_batch(key_text, batch[:1], QUICK, tmp_path, resume=True)[0].student == "ada"
 
 
-@pytest.mark.nightly  # test_executors.py runs each by default
+@pytest.mark.nightly  # test_executors.py compares them, too
 def test_any_executor_gives_the_same(key: NotebookNode, key_text: str, tmp_path: Path) -> None:
     batch = [submission(notebook(key), "ada"), submission(notebook(key, q3=WRONG), "bob")]
     assert pickle.loads(pickle.dumps((grade_one, batch, QUICK)))[1] == batch
