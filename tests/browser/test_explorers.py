@@ -101,7 +101,7 @@ FAINT = """([root, dark, least]) => {
     page.cssText = before;
     return found;
 }"""
-"""Words that stand out too little from what lies behind them; none in a drawing (an arrow is one), none that are clear."""
+"""Words too faint before what lies behind them; not a drawing's (an arrow is one), and none that are clear."""
 ON_PURPOSE = "svg, svg *, option, .ax-line, .ex-longer, .bx-bit, .px-bar, .xp-cell"
 """A line that stands out, a bar that fades out, and cells whose words a narrow page cuts."""
 
